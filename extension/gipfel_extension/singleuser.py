@@ -1,0 +1,88 @@
+"""The single-user server: it binds its port first, keeps the socket, and tells the hub that port."""
+
+import json
+import os
+import socket
+import sys
+import urllib.request
+from collections.abc import Sequence
+from typing import ClassVar
+from urllib.parse import urlsplit, urlunsplit
+
+from jupyter_server.serverapp import ServerApp
+from jupyterhub.singleuser.extension import JupyterHubSingleUser
+from tornado.netutil import bind_sockets
+
+_ANSWER_S = 30.0
+
+
+class HeldSocketServerApp(ServerApp):
+    """A server on sockets that were bound before it started.
+
+    Choosing a port, closing it and binding it again is a race that another process on the node can win.
+    """
+
+    held: ClassVar[Sequence[socket.socket]] = ()
+
+    def _find_http_port(self) -> None:
+        """Nothing to find: the port is held."""
+
+    def _bind_http_server_tcp(self) -> bool:
+        self.http_server.add_sockets(list(self.held))
+        try:
+            report_port(self.held[0].getsockname()[1], dict(os.environ))
+        except OSError as error:
+            self.log.critical("The hub did not take this server's port: %s", error)
+            return False
+        return True
+
+
+class GipfelSingleUser(JupyterHubSingleUser):
+    """JupyterHub's single-user extension on a server whose socket is held."""
+
+    serverapp_class = HeldSocketServerApp
+
+    @classmethod
+    def get_extension_package(cls) -> str:
+        """The package whose extension is loaded: JupyterHub's, not the one that this class stands in."""
+        return "jupyterhub"
+
+
+def report_port(port: int, environment: dict[str, str]) -> None:
+    """Tell the hub on which port this server answers, with the server's own token.
+
+    Raises
+    ------
+    OSError
+        The hub refused the port, or could not be reached within 30 s.
+    """
+    request = urllib.request.Request(  # noqa: S310 - the hub's own address, from the hub
+        environment["JUPYTERHUB_API_URL"].rstrip("/") + "/gipfel/server",
+        data=json.dumps({"port": port}).encode(),
+        headers={
+            "Authorization": f"token {environment['JUPYTERHUB_API_TOKEN']}",
+            "Content-Type": "application/json",
+        },
+        method="POST",
+    )
+    with urllib.request.urlopen(request, timeout=_ANSWER_S):  # noqa: S310
+        pass
+
+
+def main() -> None:
+    """Bind, then start JupyterLab behind the hub's login."""
+    address = urlsplit(os.environ.get("JUPYTERHUB_SERVICE_URL", ""))
+    if not address.scheme:
+        sys.exit("This server is started by a hub: JUPYTERHUB_SERVICE_URL is not set.")
+    try:
+        HeldSocketServerApp.held = bind_sockets(0, address.hostname or "")
+    except OSError as error:
+        sys.exit(f"No port could be bound on {address.hostname}: {error.strerror}.")
+    port = HeldSocketServerApp.held[0].getsockname()[1]
+    host = f"[{address.hostname}]" if ":" in (address.hostname or "") else address.hostname or ""
+    os.environ["JUPYTERHUB_SERVICE_URL"] = urlunsplit(address._replace(netloc=f"{host}:{port}"))
+    GipfelSingleUser.launch_instance()
+
+
+if __name__ == "__main__":
+    main()

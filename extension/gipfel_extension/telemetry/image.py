@@ -1,0 +1,178 @@
+"""A figure as a PNG, drawn by matplotlib: no browser, no display."""
+
+import io
+from datetime import UTC, datetime
+from typing import Any
+
+_DPI = 100
+_NARROW = 500
+_STYLES: dict[str, Any] = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-.", "longdash": (0, (8, 3))}
+
+
+def static_image(figure: dict[str, Any], *, width: int = 900, scale: float = 1.5) -> bytes:
+    """Draw a figure of :mod:`figures`: lines on stacked time axes, titles, legend and marks.
+
+    Parameters
+    ----------
+    width
+        Pixels before scaling; the height is the layout's.
+
+    Returns
+    -------
+    bytes
+        PNG on a ground that suits the layout's ink.
+    """
+    # Slow to import, and a server that draws nothing needn't have it.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    layout = figure["layout"]
+    height = float(layout.get("height", 450))
+    ink = layout.get("font", {}).get("color", "#303030")
+    page = Figure(figsize=(width / _DPI, height / _DPI), dpi=_DPI * scale)
+    page.set_facecolor("#ffffff" if _is_dark(ink) else "#1a1a1a")
+    FigureCanvasAgg(page)
+    frame = _Frame(layout, width, height)
+    plots = {key: _plot(page, frame, layout, key, ink) for key in layout if key.startswith("yaxis")}
+    for key, plot in plots.items():
+        traces = [trace for trace in figure["data"] if "yaxis" + trace["yaxis"][1:] == key]
+        for trace in traces:
+            _draw(plot, trace)
+        if "range" not in layout[key]:
+            _scale(plot, traces)
+    for key in layout:
+        if key.startswith("legend"):
+            _legend(page, frame, [t for t in figure["data"] if t["legend"] == key], layout[key], ink)
+    for note in layout.get("annotations", []):
+        _annotate(page, frame, plots, note, ink)
+    title = layout.get("title", {}).get("text", "")
+    page.text(frame.left, 1 - 8 / height, title, va="top", ha="left", fontsize=10, color=ink)
+    output = io.BytesIO()
+    page.savefig(output, format="png")
+    return output.getvalue()
+
+
+class _Frame:
+    """Where plotly's paper is on the page, in fractions of the page."""
+
+    def __init__(self, layout: dict[str, Any], width: float, height: float) -> None:
+        margin = layout.get("margin", {})
+        self.left: float = margin.get("l", 40) / width
+        self.bottom: float = margin.get("b", 40) / height
+        self.width: float = 1 - self.left - margin.get("r", 10) / width
+        self.height: float = 1 - self.bottom - margin.get("t", 60) / height
+        self.pixels = height
+
+    def x(self, fraction: float) -> float:
+        return self.left + fraction * self.width
+
+    def y(self, fraction: float, shift: float = 0.0) -> float:
+        return self.bottom + fraction * self.height + shift / self.pixels
+
+
+def _plot(page: Any, frame: _Frame, layout: dict[str, Any], key: str, ink: str) -> Any:
+    y_axis = layout[key]
+    x_axis = layout["xaxis" + key.removeprefix("yaxis")]
+    low, high = y_axis.get("domain", [0.0, 1.0])
+    plot = page.add_axes((frame.left, frame.y(low), frame.width, (high - low) * frame.height))
+    plot.set_facecolor("none")
+    if y_axis.get("visible") is False:
+        plot.set_axis_off()
+        return plot
+    plot.grid(visible=True, color=y_axis.get("gridcolor", "#dddddd"), linewidth=0.6)
+    for side in plot.spines.values():
+        side.set_visible(False)
+    plot.tick_params(colors=ink, labelsize=7, length=0)
+    if "range" in y_axis:
+        plot.set_ylim(*y_axis["range"])
+    if "tickvals" in y_axis:
+        plot.set_yticks(y_axis["tickvals"], y_axis["ticktext"])
+    _time_axis(plot, x_axis, ink)
+    return plot
+
+
+def _time_axis(plot: Any, x_axis: dict[str, Any], ink: str) -> None:
+    if "range" not in x_axis:
+        plot.set_xticks([])
+        return
+    first, last = x_axis["range"]
+    plot.set_xlim(first, last)
+    ticks = [first + (last - first) * part / 4 for part in (0.5, 2, 3.5)]
+    shown = x_axis.get("showticklabels", True)
+    labels = [f"{datetime.fromtimestamp(tick / 1000, UTC):%H:%M:%S}" if shown else "" for tick in ticks]
+    plot.set_xticks(ticks, labels)
+    if shown:
+        plot.set_xlabel(x_axis.get("title", {}).get("text", ""), fontsize=7, color=ink, labelpad=1)
+
+
+def _draw(plot: Any, trace: dict[str, Any]) -> None:
+    values = [float("nan") if value is None else value for value in trace["y"]]
+    line = trace["line"]
+    plot.plot(
+        trace["x"],
+        values,
+        color=line["color"],
+        linestyle=_STYLES[line["dash"]],
+        linewidth=line["width"] * 0.8,
+        label=trace["name"],
+    )
+
+
+def _scale(plot: Any, traces: list[dict[str, Any]]) -> None:
+    highest = max((value for trace in traces for value in trace["y"] if value is not None), default=0.0)
+    plot.set_ylim(0, 1.08 * highest or 1.0)
+    plot.locator_params(axis="y", nbins=3)
+
+
+def _legend(page: Any, frame: _Frame, traces: list[dict[str, Any]], legend: dict[str, Any], ink: str) -> None:
+    from matplotlib.lines import Line2D  # noqa: PLC0415 - as above
+
+    handles = [
+        Line2D(
+            [],
+            [],
+            color=t["line"]["color"],
+            linestyle=_STYLES[t["line"]["dash"]],
+            linewidth=1.3,
+            label=t["name"],
+        )
+        for t in traces
+        if t["showlegend"]
+    ]
+    narrow = page.get_figwidth() * _DPI < _NARROW
+    up = legend["y"] if legend["yref"] == "container" else frame.y(legend["y"])
+    page.add_artist(
+        page.legend(
+            handles=handles,
+            loc=f"{ {'top': 'upper', 'bottom': 'lower'}[legend['yanchor']] } {legend['xanchor']}",
+            bbox_to_anchor=(frame.x(legend["x"]), up),
+            ncols=2 if narrow else max(1, len(handles)),
+            fontsize=7,
+            frameon=False,
+            labelcolor=ink,
+            borderaxespad=0,
+            borderpad=0.1,
+            columnspacing=1.0,
+            handlelength=2.4,
+        )
+    )
+
+
+def _annotate(page: Any, frame: _Frame, plots: dict[str, Any], note: dict[str, Any], ink: str) -> None:
+    across, up = frame.x(note["x"]), frame.y(note["y"], note.get("yshift", 0))
+    if note["yref"].endswith(" domain"):
+        box = plots["yaxis" + note["yref"].removesuffix(" domain")[1:]].get_position()
+        up = box.y0 + note["y"] * box.height
+    page.text(
+        across,
+        up,
+        note["text"].replace("<br>", "\n"),
+        ha={"left": "left", "right": "right"}.get(note.get("xanchor", ""), "center"),
+        va={"bottom": "bottom", "top": "top"}.get(note.get("yanchor", ""), "center"),
+        fontsize=8,
+        color=note.get("font", {}).get("color", ink),
+    )
+
+
+def _is_dark(colour: str) -> bool:
+    return int(colour[1:3], 16) < 128

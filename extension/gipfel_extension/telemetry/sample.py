@@ -1,0 +1,272 @@
+"""What is measured: devices, samples, and the tables that are made of them.
+
+Everything that shows or judges a run reads these three, wherever the samples came from. Missing is ``None``
+in a :class:`Sample`, NaN in a :class:`SampleTable`, and never 0.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: Metrics of a GPU under DCGM's classic field names, and their units ("1" is a fraction from 0 to 1).
+GPU_METRICS: Mapping[str, str] = {
+    "GPU_UTIL": "1",
+    "GR_ENGINE_ACTIVE": "1",
+    "SM_ACTIVE": "1",
+    "SM_OCCUPANCY": "1",
+    "PIPE_TENSOR_ACTIVE": "1",
+    "DRAM_ACTIVE": "1",
+    "PIPE_FP64_ACTIVE": "1",
+    "PIPE_FP32_ACTIVE": "1",
+    "PIPE_FP16_ACTIVE": "1",
+    "PCIE_TX_BYTES": "B/s",
+    "PCIE_RX_BYTES": "B/s",
+    "NVLINK_TX_BYTES": "B/s",
+    "NVLINK_RX_BYTES": "B/s",
+    "FB_USED": "B",
+    "FB_TOTAL": "B",
+    "POWER_USAGE": "W",
+    "GPU_TEMP": "°C",
+    "SM_CLOCK": "MHz",
+}
+
+#: Metrics of the host as one job sees it, and their units.
+HOST_METRICS: Mapping[str, str] = {
+    "CPU_UTIL": "1",
+    "CPU_CORES_USED": "cores",
+    "MEMORY_USED": "B",
+    "MEMORY_TOTAL": "B",
+    "IO_READ_BYTES": "B/s",
+    "IO_WRITE_BYTES": "B/s",
+    "PRESSURE_CPU": "1",
+    "PRESSURE_MEMORY": "1",
+    "PRESSURE_IO": "1",
+    "NET_TX_BYTES": "B/s",
+    "NET_RX_BYTES": "B/s",
+}
+
+METRICS: Mapping[str, Mapping[str, str]] = {"gpu": GPU_METRICS, "host": HOST_METRICS}
+
+
+@dataclass(frozen=True)
+class Device:
+    """Something that is sampled: a GPU, known by its UUID, or the host as the job sees it.
+
+    Parameters
+    ----------
+    scope
+        What the host's values cover: ``"job cgroup"`` or ``"process tree"``; empty for a GPU.
+    simulated
+        True where the values are made up or replayed.
+    """
+
+    uuid: str
+    kind: Literal["gpu", "host"]
+    name: str
+    index: int | None
+    node: str = ""
+    scope: str = ""
+    simulated: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """The device as a dictionary that JSON can hold."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "Device":
+        """The device of :meth:`to_json`; keys of a later version are left out."""
+        return cls(**{key: content[key] for key in cls.__dataclass_fields__ if key in content})
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One reading of one device.
+
+    ``time_ns`` is UTC since the epoch, ``monotonic_ns`` the node's monotonic clock. Rates and fractions are
+    means since the reading before; a metric that is unknown is ``None`` or left out.
+    """
+
+    time_ns: int
+    monotonic_ns: int
+    device: str
+    values: dict[str, float | None]
+
+    def to_json(self) -> dict[str, Any]:
+        """The sample as a dictionary that JSON can hold."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "Sample":
+        """The sample of :meth:`to_json`."""
+        return cls(
+            int(content["time_ns"]),
+            int(content["monotonic_ns"]),
+            str(content["device"]),
+            dict(content["values"]),
+        )
+
+
+class SourceError(Exception):
+    """A source that can't be opened or read: what happened, and what to do next, each one sentence."""
+
+    def __init__(self, problem: str, fix: str = "") -> None:
+        self.problem = " ".join(problem.split())
+        self.fix = " ".join(fix.split())
+        super().__init__(f"{self.problem} {self.fix}".strip())
+
+
+#: ``time_ns`` and ``monotonic_ns`` (int64) and one float64 column per metric, all of one length.
+Columns = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class SegmentState:
+    """What reading one segment file gave.
+
+    ``state`` is ``closed`` (complete), ``open`` (whole so far, no end mark: the recorder runs or was killed),
+    ``torn`` (bytes after the last whole batch) or ``unreadable`` (nothing could be read).
+    """
+
+    name: str
+    state: Literal["closed", "open", "torn", "unreadable"]
+    rows: int = 0
+    node: str = ""
+    recorder: str = ""
+    source: str = ""
+    interval: float = 0.0
+    last_ns: int | None = None
+    devices: tuple[Device, ...] = ()
+
+
+@dataclass(frozen=True)
+class SampleTable:
+    """Samples of several devices as columns, sorted by time, one row per device and time.
+
+    Parameters
+    ----------
+    columns
+        Device UUID to its columns; a device without a sample has empty ones. Missing is NaN.
+    source
+        Where the samples came from, such as ``"host, nvml"``.
+    interval
+        Seconds between two samples; 0 where unknown.
+    segments
+        The files that were read.
+    """
+
+    devices: tuple[Device, ...] = ()
+    columns: Mapping[str, Columns] | None = None
+    source: str = ""
+    interval: float = 0.0
+    segments: tuple[SegmentState, ...] = ()
+
+    def of(self, device: str) -> Columns:
+        """Columns of one device: ``time_ns``, ``monotonic_ns`` and the metrics of its kind."""
+        return (self.columns or {})[device]
+
+    def __contains__(self, device: object) -> bool:
+        return device in (self.columns or {})
+
+    @property
+    def simulated(self) -> bool:
+        """True where any device is simulated."""
+        return any(device.simulated for device in self.devices)
+
+    @property
+    def gpus(self) -> tuple[Device, ...]:
+        """The GPUs, by node and index."""
+        found = (device for device in self.devices if device.kind == "gpu")
+        return tuple(sorted(found, key=lambda d: (d.simulated, d.node, d.index or 0, d.uuid)))
+
+    @property
+    def hosts(self) -> tuple[Device, ...]:
+        """The hosts, by node."""
+        found = (device for device in self.devices if device.kind == "host")
+        return tuple(sorted(found, key=lambda d: (d.simulated, d.node)))
+
+    @property
+    def rows(self) -> int:
+        """Number of samples of all devices."""
+        return sum(len(columns["time_ns"]) for columns in (self.columns or {}).values())
+
+    @property
+    def last_ns(self) -> int | None:
+        """UTC time of the newest sample, None where there is none."""
+        times = [int(c["time_ns"][-1]) for c in (self.columns or {}).values() if len(c["time_ns"])]
+        return max(times, default=None)
+
+    def since(self, time_ns: int) -> "SampleTable":
+        """The samples at or after a time; devices stay, also without a sample."""
+        kept = {}
+        for device, columns in (self.columns or {}).items():
+            first = int(np.searchsorted(columns["time_ns"], time_ns))
+            kept[device] = {name: column[first:] for name, column in columns.items()}
+        return replace(self, columns=kept)
+
+    def samples(self, device: Device) -> list[Sample]:
+        """The rows of one device as samples; a missing value is None."""
+        columns = self.of(device.uuid)
+        found = []
+        for row, time_ns in enumerate(columns["time_ns"]):
+            numbers = {metric: float(columns[metric][row]) for metric in METRICS[device.kind]}
+            values = {metric: None if np.isnan(value) else value for metric, value in numbers.items()}
+            found.append(Sample(int(time_ns), int(columns["monotonic_ns"][row]), device.uuid, values))
+        return found
+
+    def merged(self, other: "SampleTable") -> "SampleTable":
+        """Both tables in one; a time that both hold is kept once."""
+        return SampleTable.union((self, other))
+
+    @classmethod
+    def union(cls, tables: Sequence["SampleTable"]) -> "SampleTable":
+        """All tables in one, each time of a device once; an empty table where there is none."""
+        devices = {device.uuid: device for table in tables for device in table.devices}
+        columns = {
+            uuid: _join([table.of(uuid) for table in tables if uuid in table], device.kind)
+            for uuid, device in devices.items()
+        }
+        sources = dict.fromkeys(part for table in tables for part in table.source.split(", ") if part)
+        return cls(
+            tuple(devices.values()),
+            columns,
+            ", ".join(sources),
+            next((table.interval for table in reversed(tables) if table.interval), 0.0),
+            tuple(segment for table in tables for segment in table.segments),
+        )
+
+    @classmethod
+    def from_samples(
+        cls, samples: Iterable[Sample], devices: Iterable[Device], *, source: str = "", interval: float = 0.0
+    ) -> "SampleTable":
+        """A table of loose samples; those of devices that are not named are left out."""
+        known = tuple(devices)
+        rows: dict[str, list[Sample]] = {device.uuid: [] for device in known}
+        for sample in samples:
+            rows.get(sample.device, []).append(sample)
+        columns = {d.uuid: _join([_columns(rows[d.uuid], d.kind)], d.kind) for d in known}
+        return cls(known, columns, source, interval)
+
+
+def _columns(samples: list[Sample], kind: str) -> Columns:
+    columns: Columns = {
+        "time_ns": np.array([s.time_ns for s in samples], np.int64),
+        "monotonic_ns": np.array([s.monotonic_ns for s in samples], np.int64),
+    }
+    for metric in METRICS[kind]:
+        columns[metric] = np.array([s.values.get(metric) for s in samples], np.float64)
+    return columns
+
+
+def _join(parts: list[Columns], kind: str) -> Columns:
+    """Parts one after the other, sorted by time, each time once."""
+    if not parts:
+        parts = [_columns([], kind)]
+    times = np.concatenate([part["time_ns"] for part in parts])
+    times, order = np.unique(times, return_index=True)
+    joined: Columns = {"time_ns": times}
+    for name in ("monotonic_ns", *METRICS[kind]):
+        joined[name] = np.concatenate([part[name] for part in parts])[order]
+    return joined

@@ -1,0 +1,99 @@
+"""GPU performance monitoring (GPM): NVML's profiling metrics of Hopper and later GPUs, for a plain user.
+
+Two GPM samples of one GPU enclose a window; NVML computes the metrics of that window. Ids and units are those
+of DCGM's own mapping onto GPM, so the numbers agree with DCGM's fields of the same names.
+"""
+
+import math
+from typing import Any
+
+#: Metric → GPM metric id and the factor from NVML's unit (percent, MiB/s) to ours (fraction, B/s).
+GPM_METRICS: dict[str, tuple[int, float]] = {
+    "GR_ENGINE_ACTIVE": (1, 1 / 100),
+    "SM_ACTIVE": (2, 1 / 100),
+    "SM_OCCUPANCY": (3, 1 / 100),
+    "PIPE_TENSOR_ACTIVE": (5, 1 / 100),
+    "DRAM_ACTIVE": (10, 1 / 100),
+    "PIPE_FP64_ACTIVE": (11, 1 / 100),
+    "PIPE_FP32_ACTIVE": (12, 1 / 100),
+    "PIPE_FP16_ACTIVE": (13, 1 / 100),
+    "PCIE_TX_BYTES": (20, 1024.0 * 1024.0),
+    "PCIE_RX_BYTES": (21, 1024.0 * 1024.0),
+    "NVLINK_RX_BYTES": (60, 1024.0 * 1024.0),
+    "NVLINK_TX_BYTES": (61, 1024.0 * 1024.0),
+}
+
+#: The shortest window that gives sound numbers.
+SHORTEST_WINDOW_NS = 100_000_000
+
+
+class GpmWindow:
+    """The running window of one GPU or MIG instance.
+
+    Parameters
+    ----------
+    library
+        NVML as `pynvml` gives it.
+    handle
+        The GPU; for a MIG instance the GPU that it is part of.
+    instance
+        Id of the MIG GPU instance, None for a whole GPU.
+
+    Raises
+    ------
+    library.NVMLError
+        The GPU has no GPM, or this user may not read it.
+    """
+
+    def __init__(self, library: Any, handle: Any, instance: int | None, now_ns: int) -> None:
+        self._nvml = library
+        self._handle = handle
+        self._instance = instance
+        self._samples: list[Any] = []
+        self._started_ns = now_ns
+        try:
+            for _ in range(2):
+                self._samples.append(library.nvmlGpmSampleAlloc())
+            self._take(self._samples[0])
+        except library.NVMLError:
+            self.close()
+            raise
+
+    def read(self, now_ns: int) -> dict[str, float | None]:
+        """Metrics since the last read; empty where that is less than the shortest window."""
+        if now_ns - self._started_ns < SHORTEST_WINDOW_NS:
+            return {}
+        first, second = self._samples
+        self._take(second)
+        # The second sample begins the next window, whatever becomes of this one.
+        self._samples.reverse()
+        self._started_ns = now_ns
+        request = self._nvml.c_nvmlGpmMetricsGet_t()
+        request.version = self._nvml.NVML_GPM_METRICS_GET_VERSION
+        request.numMetrics = len(GPM_METRICS)
+        request.sample1 = first
+        request.sample2 = second
+        for place, (number, _) in enumerate(GPM_METRICS.values()):
+            request.metrics[place].metricId = number
+        self._nvml.nvmlGpmMetricsGet(request)
+        return {
+            name: self._value(request.metrics[place], factor)
+            for place, (name, (_, factor)) in enumerate(GPM_METRICS.items())
+        }
+
+    def close(self) -> None:
+        """Free the samples."""
+        while self._samples:
+            self._nvml.nvmlGpmSampleFree(self._samples.pop())
+
+    def _take(self, sample: Any) -> None:
+        if self._instance is None:
+            self._nvml.nvmlGpmSampleGet(self._handle, sample)
+        else:
+            self._nvml.nvmlGpmMigSampleGet(self._handle, self._instance, sample)
+
+    def _value(self, metric: Any, factor: float) -> float | None:
+        if metric.nvmlReturn != self._nvml.NVML_SUCCESS:
+            return None
+        value = float(metric.value)
+        return value * factor if math.isfinite(value) and value >= 0 else None

@@ -1,0 +1,183 @@
+"""NVIDIA GPUs through NVML: plain NVML everywhere, GPM's profiling metrics where the GPU has them."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..sample import GPU_METRICS, Device, Sample, SourceError
+from .gpm import GpmWindow
+from .protocol import Clock
+from .visible import visible
+
+log = logging.getLogger(__name__)
+
+#: NVML measures PCIe for 20 ms per direction and blocks meanwhile; it may take this share of an interval.
+_PCIE_SHARE = 0.25
+_PCIE_SECONDS = 0.040
+
+
+@dataclass(frozen=True)
+class _Gpu:
+    device: Device
+    handle: Any
+    parent: Any
+    instance: int | None
+
+
+class NvmlSource:
+    """The job's GPUs, or its MIG instances, by UUID.
+
+    Parameters
+    ----------
+    library
+        NVML as `pynvml` gives it; None imports `pynvml`.
+    environment
+        ``CUDA_VISIBLE_DEVICES``: indices or UUIDs; unset means every GPU that NVML shows, "" none.
+
+    Raises
+    ------
+    SourceError
+        No NVIDIA driver here, or no GPU for this job.
+    """
+
+    simulated = False
+
+    def __init__(
+        self, *, environment: Mapping[str, str], clock: Clock, interval: float = 1.0, library: Any = None
+    ) -> None:
+        self._clock = clock
+        self._nvml = library or _import_pynvml()
+        try:
+            self._nvml.nvmlInit()
+        except self._nvml.NVMLError as error:
+            raise SourceError(
+                f"NVML can't be opened: {error}.",
+                "Ask for a GPU, or see whether nvidia-smi works on this node.",
+            ) from error
+        self._node = environment.get("GIPFEL_NODE", "")
+        try:
+            self._gpus = self._choose(environment.get("CUDA_VISIBLE_DEVICES"))
+        except BaseException:
+            self._nvml.nvmlShutdown()
+            raise
+        self.devices: tuple[Device, ...] = tuple(gpu.device for gpu in self._gpus)
+        self._windows = {gpu.device.uuid: self._window(gpu) for gpu in self._gpus}
+        self._reads_pcie = _PCIE_SECONDS * len(self._gpus) <= _PCIE_SHARE * interval
+        self.name = "nvml+gpm" if any(self._windows.values()) else "nvml"
+
+    def read(self) -> list[Sample]:
+        """One sample per GPU; what NVML refuses is None."""
+        samples = []
+        for gpu in self._gpus:
+            time_ns, monotonic_ns = self._clock.time_ns(), self._clock.monotonic_ns()
+            values: dict[str, float | None] = dict.fromkeys(GPU_METRICS)
+            values.update(self._plain(gpu))
+            values.update(self._profiled(gpu, monotonic_ns))
+            samples.append(Sample(time_ns, monotonic_ns, gpu.device.uuid, values))
+        return samples
+
+    def close(self) -> None:
+        """Free GPM's samples and shut NVML down."""
+        for window in self._windows.values():
+            if window is not None:
+                window.close()
+        self._windows = {}
+        self._nvml.nvmlShutdown()
+
+    def _choose(self, selection: str | None) -> tuple[_Gpu, ...]:
+        nvml = self._nvml
+        try:
+            whole = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        except nvml.NVMLError as error:
+            raise SourceError(
+                f"NVML can't list the GPUs: {error}.", "See whether nvidia-smi works."
+            ) from error
+        shown = [gpu for index, handle in enumerate(whole) for gpu in self._parts(index, handle)]
+        chosen = visible([gpu.device.uuid for gpu in shown], selection)
+        if not chosen:
+            raise SourceError("This job has no GPU.", "Ask for one when you start it.")
+        return tuple(gpu for gpu in shown if gpu.device.uuid in chosen)
+
+    def _parts(self, index: int, handle: Any) -> list[_Gpu]:
+        """The GPU, or its MIG instances where it is cut into some."""
+        nvml = self._nvml
+        mode = self._try(nvml.nvmlDeviceGetMigMode, handle)
+        if not mode or not mode[0]:
+            return [_Gpu(self._describe(index, handle), handle, handle, None)]
+        parts = []
+        for place in range(self._try(nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+            part = self._try(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, place)
+            if part is not None:
+                instance = self._try(nvml.nvmlDeviceGetGpuInstanceId, part)
+                parts.append(_Gpu(self._describe(index, part), part, handle, instance))
+        return parts
+
+    def _describe(self, index: int, handle: Any) -> Device:
+        uuid, name = self._nvml.nvmlDeviceGetUUID(handle), self._nvml.nvmlDeviceGetName(handle)
+        return Device(_text(uuid), "gpu", _text(name), index, node=self._node)
+
+    def _window(self, gpu: _Gpu) -> GpmWindow | None:
+        nvml = self._nvml
+        try:
+            if not nvml.nvmlGpmQueryDeviceSupport(gpu.parent).isSupportedDevice:
+                return None
+            return GpmWindow(nvml, gpu.parent, gpu.instance, self._clock.monotonic_ns())
+        except nvml.NVMLError as error:
+            log.info("No GPM on %s: %s", gpu.device.uuid, error)
+            return None
+
+    def _plain(self, gpu: _Gpu) -> dict[str, float | None]:
+        nvml, handle = self._nvml, gpu.handle
+        values: dict[str, float | None] = {}
+        rates = self._try(nvml.nvmlDeviceGetUtilizationRates, handle)
+        values["GPU_UTIL"] = rates.gpu / 100 if rates is not None else None
+        # Version 2 counts what the driver reserves apart from what is used, as nvidia-smi does.
+        memory = self._try(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
+        memory = memory if memory is not None else self._try(nvml.nvmlDeviceGetMemoryInfo, handle)
+        values["FB_USED"] = float(memory.used) if memory is not None else None
+        values["FB_TOTAL"] = float(memory.total) if memory is not None else None
+        if gpu.instance is not None:
+            # Power, clock and links belong to the whole GPU: nobody can say whose they are.
+            return values
+        power = self._try(nvml.nvmlDeviceGetPowerUsage, handle)
+        values["POWER_USAGE"] = power / 1000 if power is not None else None
+        values["GPU_TEMP"] = self._try(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
+        values["SM_CLOCK"] = self._try(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM)
+        if self._windows[gpu.device.uuid] is None and self._reads_pcie:
+            for name, counter in (
+                ("PCIE_TX_BYTES", nvml.NVML_PCIE_UTIL_TX_BYTES),
+                ("PCIE_RX_BYTES", nvml.NVML_PCIE_UTIL_RX_BYTES),
+            ):
+                rate = self._try(nvml.nvmlDeviceGetPcieThroughput, handle, counter)
+                values[name] = rate * 1024.0 if rate is not None else None
+        return values
+
+    def _profiled(self, gpu: _Gpu, now_ns: int) -> dict[str, float | None]:
+        window = self._windows[gpu.device.uuid]
+        if window is None:
+            return {}
+        try:
+            return window.read(now_ns)
+        except self._nvml.NVMLError as error:
+            log.debug("GPM of %s: %s", gpu.device.uuid, error)
+            return {}
+
+    def _try(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except self._nvml.NVMLError as error:
+            log.debug("%s: %s", getattr(function, "__name__", function), error)
+            return None
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _import_pynvml() -> Any:
+    try:
+        import pynvml  # noqa: PLC0415
+    except ImportError as error:
+        raise SourceError("NVML's Python module is not installed.", "Install nvidia-ml-py.") from error
+    return pynvml

@@ -1,0 +1,183 @@
+"""The feed of a view: what was recorded and what comes in live, as one table, each sample once.
+
+Notebook server and kernel use it alike. It works on a running job, on one whose recorder was killed, and on a
+run folder of years ago.
+"""
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+from .live import LiveReader, Tick
+from .sample import Device, Sample, SampleTable
+from .segments import read_samples
+from .sources.protocol import Clock, SystemClock
+from .status import SILENT_INTERVALS, RecorderState, Status, judge, shown
+
+__all__ = ["LiveReader", "SaturationFeed", "Status", "Tick"]
+
+#: Without ticks, and after a gap in them, the segments are read again after this many seconds: longer than a
+#: recorder keeps samples before it writes them.
+_REREAD_SECONDS = 3.0
+
+
+class SaturationFeed:
+    """Samples of one run, within a window that ends at the newest.
+
+    One thread calls :meth:`poll`; any thread may call the others. Making one and polling it reads files.
+
+    Parameters
+    ----------
+    telemetry
+        The run folder's ``telemetry``; it needn't be there yet.
+    sockets
+        Folder of the recorders' sockets; None follows the segments alone.
+    window_s
+        Seconds that are kept.
+    """
+
+    def __init__(
+        self,
+        telemetry: Path,
+        sockets: Path | None = None,
+        *,
+        window_s: float = 600.0,
+        clock: Clock | None = None,
+    ) -> None:
+        self.window_s = window_s
+        self._telemetry = telemetry
+        self._sockets = sockets
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._live = LiveReader(sockets) if sockets is not None else None
+        self._recorders: dict[tuple[str, str], RecorderState] = {}
+        self._table = SampleTable(columns={})
+        self._recent: list[Sample] = []
+        self._seen: dict[str, set[int]] = {}
+        self._reread_ns = 0
+        self._refresh()
+        # What the recorder holds back now reaches the file soon, and the stream began after it.
+        self._gap = True
+
+    def poll(self, timeout: float) -> list[Sample]:
+        """Samples that are new since the last call; waits up to `timeout` seconds for the first."""
+        new: list[Sample] = []
+        if self._live is None:
+            self._clock.wait(timeout, threading.Event())
+        else:
+            tick = self._live.receive(timeout)
+            while tick is not None:
+                new += self._take(tick)
+                tick = self._live.receive(0)
+        if self._clock.monotonic_ns() >= self._reread_ns:
+            new += self._refresh()
+        return new
+
+    def devices(self) -> tuple[Device, ...]:
+        """The devices that :meth:`table` shows; a new figure is due when they change."""
+        with self._lock:
+            present = shown(list(self._recorders.values()))
+            uuids = {uuid for recorder in present for uuid in recorder.devices}
+            return tuple(device for device in self._table.devices if device.uuid in uuids)
+
+    def table(self, window_s: float | None = None) -> SampleTable:
+        """Samples of the last seconds before the newest; without recorders that ended while others run."""
+        kept = self.devices()
+        with self._lock:
+            self._compact()
+            table = self._table
+            present = shown(list(self._recorders.values()))
+            source = ", ".join(recorder.source for recorder in present if recorder.source)
+        columns = {device.uuid: table.of(device.uuid) for device in kept}
+        table = replace(table, devices=kept, columns=columns, source=source)
+        last = table.last_ns
+        return table if last is None else table.since(last - int((window_s or self.window_s) * 1e9))
+
+    def state(self) -> Status:
+        """Whether the samples are live, and what a person should know about them."""
+        starting = self._sockets is not None and any(self._sockets.glob("*.sock"))
+        with self._lock:
+            return judge(list(self._recorders.values()), self._clock.time_ns(), starting=starting)
+
+    def close(self) -> None:
+        """Close the live stream; call it from the thread that polls."""
+        if self._live is not None:
+            self._live.close()
+            self._live = None
+
+    def _take(self, tick: Tick) -> list[Sample]:
+        with self._lock:
+            key = (tick.node, tick.recorder)
+            recorder = self._recorders.setdefault(key, RecorderState(tick.recorder, tick.node))
+            if recorder.live and tick.seq not in (1, recorder.seq + 1):
+                self._gap = True
+                self._postpone()
+            elif not self._gap:
+                self._postpone()
+            recorder.source, recorder.interval, recorder.ended = tick.source, tick.interval, tick.ended
+            recorder.live, recorder.seq, recorder.heard_ns = True, tick.seq, self._clock.time_ns()
+            recorder.event = tick.events[-1] if tick.events else recorder.event
+            recorder.devices = {device.uuid: device for device in tick.devices}
+            recorder.last_ns = max((s.time_ns for s in tick.samples), default=recorder.last_ns)
+            if any(device.uuid not in self._table for device in tick.devices):
+                self._table = self._table.merged(SampleTable.from_samples([], tick.devices))
+            new = [sample for sample in tick.samples if self._first_time(sample)]
+            self._recent += new
+            return new
+
+    def _refresh(self) -> list[Sample]:
+        """Read the segments again; the samples that weren't known."""
+        fresh = read_samples(self._telemetry, since_ns=self._clock.time_ns() - int(self.window_s * 1e9))
+        if not fresh.rows and not self._table.rows:
+            # A run of the past: its last window, not the present one.
+            fresh = read_samples(self._telemetry)
+            last = fresh.last_ns
+            fresh = fresh if last is None else fresh.since(last - int(self.window_s * 1e9))
+        with self._lock:
+            self._gap = False
+            self._postpone()
+            self._learn(fresh)
+            new = [s for device in fresh.devices for s in fresh.samples(device) if self._first_time(s)]
+            self._table = self._table.merged(replace(fresh, segments=()))
+            self._compact()
+            return sorted(new, key=lambda sample: sample.time_ns)
+
+    def _learn(self, fresh: SampleTable) -> None:
+        """Take from the segments what they say of their recorders; of each recorder the last one counts."""
+        for segment in fresh.segments:
+            if not segment.recorder:
+                continue
+            key = (segment.node, segment.recorder)
+            recorder = self._recorders.setdefault(key, RecorderState(segment.recorder, segment.node))
+            newest = max(filter(None, (recorder.last_ns, segment.last_ns)), default=None)
+            if segment.last_ns is None or segment.last_ns == newest:
+                recorder.source, recorder.interval = segment.source, segment.interval
+                recorder.ended = segment.state == "closed" and not self._speaks(recorder)
+                recorder.devices = {device.uuid: device for device in segment.devices}
+            recorder.last_ns = newest
+
+    def _speaks(self, recorder: RecorderState) -> bool:
+        """Whether a recorder whose newest segment is complete has only just begun another."""
+        silent = recorder.silent_seconds(self._clock.time_ns())
+        return recorder.live and not recorder.ended and silent < SILENT_INTERVALS * recorder.interval
+
+    def _postpone(self) -> None:
+        self._reread_ns = self._clock.monotonic_ns() + int(_REREAD_SECONDS * 1e9)
+
+    def _first_time(self, sample: Sample) -> bool:
+        times = self._seen.setdefault(sample.device, set())
+        known = sample.time_ns in times
+        times.add(sample.time_ns)
+        return not known
+
+    def _compact(self) -> None:
+        """Move recent samples into the table and let go of what has left the window."""
+        if self._recent:
+            devices = self._table.devices
+            self._table = self._table.merged(SampleTable.from_samples(self._recent, devices))
+            self._recent = []
+        last = self._table.last_ns
+        if last is not None:
+            first = last - int(self.window_s * 1e9)
+            self._table = self._table.since(first)
+            self._seen = {device: {t for t in times if t >= first} for device, times in self._seen.items()}

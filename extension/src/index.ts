@@ -1,0 +1,71 @@
+import { ILayoutRestorer, type JupyterFrontEnd, type JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { ICommandPalette, IThemeManager } from '@jupyterlab/apputils';
+import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
+import { ISettingRegistry } from '@jupyterlab/settingregistry';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+
+import { addCommands, CommandIDs } from './commands';
+import { plotlyRendererFactory } from './mime';
+import { SaturationModel } from './model';
+import { GipfelPanel } from './panel';
+import { offerPlotly } from './plot';
+import { GipfelRequests } from './request';
+
+/** The sidebar panel and its commands. */
+const panel: JupyterFrontEndPlugin<void> = {
+  id: '@gipfel/extension:plugin',
+  description: 'A sidebar with the live saturation of GPUs and host.',
+  autoStart: true,
+  optional: [ICommandPalette, ILayoutRestorer, ISettingRegistry, IThemeManager, ITranslator],
+  activate: (
+    app: JupyterFrontEnd,
+    palette: ICommandPalette | null,
+    restorer: ILayoutRestorer | null,
+    settings: ISettingRegistry | null,
+    themes: IThemeManager | null,
+    translator: ITranslator | null
+  ) => {
+    const trans = (translator ?? nullTranslator).load('gipfel');
+    const model = new SaturationModel(new GipfelRequests(app.serviceManager.serverSettings));
+    const widget = new GipfelPanel(model, trans, () => {
+      void app.commands.execute(CommandIDs.openNotebook);
+    });
+    addCommands(app, model, trans, palette);
+    app.shell.add(widget, 'right', { rank: 700, type: 'Gipfel' });
+    restorer?.add(widget, widget.id);
+    followTheme(model, themes);
+    void followSettings(model, settings);
+  }
+};
+
+/** Plotly figures in notebooks, drawn with the same plotly.js as the panel. */
+const mime: JupyterFrontEndPlugin<void> = {
+  id: '@gipfel/extension:mime',
+  description: 'Renders plotly figures, and offers plotly.js to widgets.',
+  autoStart: true,
+  requires: [IRenderMimeRegistry],
+  activate: (_: JupyterFrontEnd, registry: IRenderMimeRegistry) => {
+    offerPlotly();
+    registry.addFactory(plotlyRendererFactory, 0);
+  }
+};
+
+function followTheme(model: SaturationModel, themes: IThemeManager | null): void {
+  const update = (): void => {
+    model.dark = themes?.theme ? !themes.isLight(themes.theme) : false;
+  };
+  themes?.themeChanged.connect(update);
+  update();
+}
+
+async function followSettings(model: SaturationModel, registry: ISettingRegistry | null): Promise<void> {
+  const settings = await registry?.load(panel.id);
+  const update = (): void => {
+    model.windowS = (settings?.composite.window as number | undefined) ?? 600;
+    model.simulatedSource = (settings?.composite.simulatedSource as string | undefined) ?? 'training';
+  };
+  settings?.changed.connect(update);
+  update();
+}
+
+export default [panel, mime];

@@ -1,0 +1,91 @@
+"""A hub that runs as it stands: on one workstation (`make up`) or on a Slurm cluster (`make slurm`, or a site's).
+
+Every value that a site changes is an environment variable or a line here; each block says why it is there.
+"""
+
+import os
+import secrets
+import shutil
+from pathlib import Path
+
+c = get_config()
+
+# Where this hub keeps its database, its cookie secret and its password: files of its owner alone.
+state = Path(os.environ.get("GIPFEL_STATE", "build/hub")).resolve()
+state.mkdir(mode=0o700, parents=True, exist_ok=True)
+c.JupyterHub.db_url = f"sqlite:///{state}/jupyterhub.sqlite"
+c.JupyterHub.cookie_secret_file = str(state / "cookie_secret")
+
+# The public side: this machine only. A site puts its TLS front end before it.
+port = int(os.environ.get("GIPFEL_PORT", "8000"))
+c.JupyterHub.bind_url = f"http://127.0.0.1:{port}"
+
+# The hub's own API. Compute nodes reach it at GIPFEL_HUB_IP; on one machine loopback is enough. Port 0 would be
+# forgotten at a restart, and servers that run on would no longer find the hub, so a free one is picked once.
+hub_ip = os.environ.get("GIPFEL_HUB_IP", "127.0.0.1")
+c.JupyterHub.hub_ip = hub_ip
+c.JupyterHub.hub_connect_ip = hub_ip
+
+# The proxy from this tree, and the token between the hub and it. A hub that restarts leaves servers running.
+proxy = Path(__file__).parent / "spawner/proxy/node_modules/.bin/configurable-http-proxy"
+c.ConfigurableHTTPProxy.command = [str(proxy) if proxy.exists() else "configurable-http-proxy"]
+c.ConfigurableHTTPProxy.pid_file = str(state / "proxy.pid")
+c.JupyterHub.cleanup_servers = False
+
+
+def kept(name: str, fresh: str) -> str:
+    """A value that is made once and then kept in the hub's state."""
+    path = state / name
+    if not path.exists():
+        path.touch(mode=0o600)
+        path.write_text(fresh)
+    return path.read_text().strip()
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that are free now, all different."""
+    import socket
+
+    held = [socket.create_server((hub_ip, 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in held]
+    for each in held:
+        each.close()
+    return ports
+
+
+hub_port, proxy_port = (int(each) for each in kept("ports", " ".join(map(str, free_ports(2)))).split())
+c.JupyterHub.hub_port = hub_port
+c.ConfigurableHTTPProxy.api_url = f"http://127.0.0.1:{proxy_port}"
+c.ConfigurableHTTPProxy.auth_token = kept("proxy_token", secrets.token_hex(32))
+
+# Logging in: one password, made at the first start and printed. A site puts its own authenticator here.
+password = os.environ.get("GIPFEL_PASSWORD") or kept("password", secrets.token_urlsafe(18))
+c.JupyterHub.authenticator_class = "shared-password"
+c.SharedPasswordAuthenticator.user_password = password
+c.Authenticator.allow_all = True
+
+# What starts servers: Slurm where it is, else processes of this machine.
+c.JupyterHub.spawner_class = "edf"
+c.EDFSpawner.scheduler = os.environ.get("GIPFEL_SCHEDULER") or ("slurm" if shutil.which("sbatch") else "local")
+c.EDFSpawner.cluster = os.environ.get("GIPFEL_CLUSTER", c.EDFSpawner.scheduler)
+c.EDFSpawner.engine = os.environ.get("GIPFEL_ENGINE", "bubblewrap")
+c.EDFSpawner.runtime = os.environ.get("GIPFEL_RUNTIME", "")
+
+# Waiting in a queue takes as long as it takes; a server that was started has a minute to answer.
+c.Spawner.start_timeout = int(os.environ.get("GIPFEL_START_TIMEOUT", "3600"))
+c.Spawner.http_timeout = 60
+c.Spawner.default_url = "/lab"
+
+# A program that drives this hub: GIPFEL_API_TOKEN acts as a service that may start and stop servers.
+token = os.environ.get("GIPFEL_API_TOKEN")
+if token:
+    c.JupyterHub.services = [{"name": "gipfel-api", "api_token": token}]
+    c.JupyterHub.load_roles = [
+        {
+            "name": "gipfel-api",
+            "scopes": ["admin:users", "admin:servers", "access:servers"],
+            "services": ["gipfel-api"],
+        }
+    ]
+
+print(f"\n  Gipfel: http://127.0.0.1:{port}/hub/login\n  any user name, password: {password}\n", flush=True)  # noqa: T201

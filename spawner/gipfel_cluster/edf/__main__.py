@@ -1,0 +1,64 @@
+"""``python -m gipfel_cluster.edf``: what a hub runs as another user, without the rest of the command line."""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+from .check import as_json, check_edf, check_edfs, show_edf
+from .lookup import list_edfs
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m gipfel_cluster.edf", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    check = commands.add_parser("check", help="what is wrong with EDFs")
+    check.add_argument("names", nargs="+", metavar="FILE|NAME|DIR")
+    check.add_argument("--here", action="store_true", help="image and mount sources must exist")
+    check.add_argument("--json", action="store_true")
+    show = commands.add_parser("show", help="an EDF as it is resolved")
+    show.add_argument("name", metavar="FILE|NAME")
+    show.add_argument("--origin", action="store_true", help="from which file each value comes")
+    show.add_argument("--json", action="store_true")
+    names = commands.add_parser("list", help="the names on the search path")
+    names.add_argument("--json", action="store_true")
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; 0 if all is well, 1 if an EDF isn't, 2 for a wrong command."""
+    options = _parser().parse_args(arguments)
+    environment, directory = dict(os.environ), _directory()
+    if options.command == "list":
+        found = list_edfs(environment=environment)
+        _write(json.dumps(found) if options.json else "\n".join(found))
+        return 0
+    if options.command == "show":
+        resolution = check_edf(options.name, environment=environment, directory=directory)
+        shown = show_edf(resolution, origin=options.origin)
+        _write(json.dumps(as_json(resolution)) if options.json else "\n".join(shown))
+        return 0 if resolution.edf else 1
+    checked = check_edfs(options.names, environment=environment, directory=directory, here=options.here)
+    if options.json:
+        answers = [as_json(each) for each in checked]
+        _write(json.dumps(answers[0] if len(answers) == len(options.names) == 1 else answers))
+    else:
+        _write("\n".join(str(each) for resolution in checked for each in resolution.diagnostics))
+    return 0 if all(each.edf for each in checked) else 1
+
+
+def _directory() -> Path:
+    try:
+        return Path.cwd()
+    except OSError:
+        return Path("/")
+
+
+def _write(text: str) -> None:
+    if text:
+        sys.stdout.write(text + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

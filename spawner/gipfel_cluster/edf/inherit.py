@@ -1,0 +1,89 @@
+"""``base_environment``: which files an EDF is made of, and their values merged."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from .expand import ExpansionError, Lookup, expand
+from .lookup import read_edf_text
+from .model import Diagnostic, EdfError
+from .parse import Document, Entry, parse
+
+LEVELS = 10
+FILES = 200
+Find = Callable[[str], Path]
+
+
+class Chain:
+    """The files of one EDF, the base first, and what is wrong with them.
+
+    Parameters
+    ----------
+    find
+        Turns a name or path into the file; raises `EdfError`.
+    lookup
+        The variables that names of bases may hold.
+    """
+
+    def __init__(self, find: Find, lookup: Lookup) -> None:
+        self._find = find
+        self._lookup = lookup
+        self.documents: list[Document] = []
+        self.sources: list[str] = []
+        self.diagnostics: list[Diagnostic] = []
+
+    def read(self, path: Path) -> None:
+        """Read a file and, before it, its bases."""
+        self._read(path, ())
+
+    def _read(self, path: Path, above: tuple[Path, ...]) -> None:
+        try:
+            text = read_edf_text(path)
+        except EdfError as error:
+            self.diagnostics.extend(error.diagnostics)
+            return
+        document, diagnostics = parse(text, str(path))
+        self.diagnostics.extend(diagnostics)
+        for entry in document.base:
+            self._read_base(entry, (*above, path))
+        self.documents.append(document)
+        if str(path) not in self.sources:
+            self.sources.append(str(path))
+
+    def _read_base(self, entry: Entry, chain: tuple[Path, ...]) -> None:
+        try:
+            base = self._find(expand(entry.text, self._lookup))
+        except ExpansionError as error:
+            self.diagnostics.append(entry.diagnostic(error.code, error.message, error.fix))
+            return
+        except EdfError as error:
+            what = error.diagnostics[0]
+            message = f"the base {what.file!r} can't be used: {what.message}"
+            self.diagnostics.append(entry.diagnostic("base", message, what.fix))
+            return
+        shown = " -> ".join(str(each) for each in (*chain, base))
+        if base.resolve() in (each.resolve() for each in chain):
+            self.diagnostics.append(
+                entry.diagnostic("cycle", f"the bases lead back to themselves: {shown}.", "Take one out.")
+            )
+        elif len(self.documents) >= FILES:
+            self.diagnostics.append(
+                entry.diagnostic("files", f"more than {FILES} bases in all.", "List each base once.")
+            )
+        elif len(chain) > LEVELS:
+            self.diagnostics.append(
+                entry.diagnostic("levels", f"more than {LEVELS} levels of bases: {shown}.", "Merge some.")
+            )
+        else:
+            self._read(base, chain)
+
+
+def merge(documents: list[Document]) -> Document:
+    """One document of several: later values win, mounts and devices are appended."""
+    merged = Document()
+    for document in documents:
+        merged.scalars.update(document.scalars)
+        merged.env.update(document.env)
+        merged.annotations.update(document.annotations)
+        merged.mounts += document.mounts
+        merged.devices += document.devices
+    return merged

@@ -1,0 +1,116 @@
+"""Where an EDF is: a path, or a name on the search path."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from .model import Diagnostic, EdfError
+
+_TOO_LARGE = 1 << 20  # bytes; an EDF is a page of text
+
+
+def search_path(environment: Mapping[str, str]) -> tuple[Path, ...]:
+    """List the absolute folders of ``EDF_PATH`` in their order, else ``~/.edf`` alone."""
+    folders = [Path(each) for each in environment.get("EDF_PATH", "").split(":") if each.startswith("/")]
+    return tuple(folders) or (_home(environment) / ".edf",)
+
+
+def find_edf(name_or_path: str, *, environment: Mapping[str, str], directory: Path) -> Path:
+    """Find an EDF by path (``/…``, ``./…``, ``~/…``) or by name, with or without ``.toml``.
+
+    Parameters
+    ----------
+    environment
+        Where ``EDF_PATH`` and ``HOME`` are looked up.
+    directory
+        What a relative path is relative to.
+
+    Raises
+    ------
+    EdfError
+        There is none; the message lists where it was looked for.
+    """
+    if not name_or_path.strip() or not name_or_path.isprintable():
+        raise _not_found(name_or_path, f"{name_or_path!r} can't name an EDF.", "Give a name or a path.")
+    if name_or_path.startswith(("/", ".", "~/")):
+        path = _expanded(name_or_path, environment, directory)
+        try:
+            path.stat()
+        except OSError as error:
+            raise _not_found(
+                str(path), f"the EDF can't be read: {error.strerror}.", "Check the path."
+            ) from error
+        return path
+    file = name_or_path if name_or_path.endswith(".toml") else f"{name_or_path}.toml"
+    tried = [folder / file for folder in search_path(environment)]
+    if file == name_or_path:
+        tried.insert(0, directory / file)
+    for candidate in tried:
+        if os.path.lexists(candidate):
+            return candidate
+    places = ", ".join(str(each) for each in tried)
+    raise _not_found(
+        name_or_path,
+        f"there is no EDF of this name; looked for {places}.",
+        "Set EDF_PATH, or give a path that begins with '/' or './'.",
+    )
+
+
+def read_edf_text(path: Path) -> str:
+    """Read the text of one EDF.
+
+    Raises
+    ------
+    EdfError
+        It can't be read, is no regular file, is larger than 1 MiB or isn't UTF-8.
+    """
+    try:
+        if not path.is_file():
+            kind = "is a folder" if path.is_dir() else "is no regular file"
+            raise _unreadable(path, f"{kind if path.exists() else 'does not exist'}.")
+        with path.open("rb") as file:
+            content = file.read(_TOO_LARGE + 1)
+    except OSError as error:
+        raise _unreadable(path, f"can't be read: {error.strerror}.") from error
+    if len(content) > _TOO_LARGE:
+        raise _unreadable(path, "is larger than 1 MiB.")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise _unreadable(path, "is no UTF-8 text.", line) from error
+
+
+def list_edfs(*, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """List the names on the search path, sorted, each once."""
+    names: set[str] = set()
+    for folder in search_path(environment):
+        try:
+            names.update(path.stem for path in folder.iterdir() if path.suffix == ".toml" and path.is_file())
+        except OSError:
+            continue
+    return tuple(sorted(name for name in names if name.isprintable() and not name.startswith(".")))
+
+
+def _home(environment: Mapping[str, str]) -> Path:
+    return Path(environment.get("HOME") or Path.home())
+
+
+def _expanded(path: str, environment: Mapping[str, str], directory: Path) -> Path:
+    if path.startswith("~/"):
+        return _home(environment) / path[2:]
+    return Path(os.path.normpath(directory / path))
+
+
+def _not_found(file: str, message: str, fix: str) -> EdfError:
+    return _error("not-found", file, None, message, fix)
+
+
+def _unreadable(path: Path, what: str, line: int | None = None) -> EdfError:
+    return _error("unreadable", str(path), line, f"the EDF {what}", "Give a readable text file in TOML.")
+
+
+def _error(code: str, file: str, line: int | None, message: str, fix: str) -> EdfError:
+    return EdfError(
+        [Diagnostic(severity="error", code=code, file=file, line=line, key="", message=message, fix=fix)]
+    )

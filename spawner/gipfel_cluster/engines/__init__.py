@@ -1,0 +1,18 @@
+"""Engines: an EDF and a command become the argv that runs the command in the EDF's container."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .choice import engine_for, engine_invocation, engine_names
+    from .protocol import ContainerRequest, Engine, Invocation
+
+__all__ = ["ContainerRequest", "Engine", "Invocation", "engine_for", "engine_invocation", "engine_names"]
+
+
+def __getattr__(name: str) -> Any:
+    # On demand, so that `-m gipfel_cluster.engines.sandbox` starts without pydantic, which it may not have.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import choice, protocol  # noqa: PLC0415
+
+    return getattr(choice if name.startswith("engine_") else protocol, name)

@@ -1,0 +1,50 @@
+"""The options of bwrap for one container."""
+
+import os
+import posixpath
+from collections.abc import Iterable, Mapping
+
+from .plan import PlannedMount
+
+#: What every container has beside the image and its mounts.
+SYSTEM_FOLDERS = ("/dev", "/proc", "/sys", "/tmp")  # noqa: S108 - the container's own, in memory
+
+
+def bwrap_options(
+    root: str,
+    mounts: Iterable[PlannedMount],
+    *,
+    writable: bool,
+    ids: tuple[int, int],
+    workdir: str,
+    environment: Mapping[str, str],
+    hidden: str,
+) -> list[str]:
+    """List the options of bwrap.
+
+    Parameters
+    ----------
+    root
+        The folder that becomes the container's root.
+    mounts
+        In their order; sources are mounted already where they are images.
+    ids
+        User and group in the container.
+    hidden
+        A folder of the host, free of links, that no mount may show: the container's own layers are there.
+    """
+    mounts = list(mounts)
+    options = ["--unshare-user", "--uid", str(ids[0]), "--gid", str(ids[1])]
+    options += ["--bind" if writable else "--ro-bind", root, "/"]
+    options += ["--dev-bind", "/dev", "/dev", "--bind", "/proc", "/proc", "--ro-bind", "/sys", "/sys"]
+    options += ["--perms", "1777", "--tmpfs", "/tmp"]  # noqa: S108 - as above
+    for mount in mounts:
+        options += ["--ro-bind" if mount.read_only else "--bind", mount.source, mount.destination]
+        source = os.path.realpath(mount.source)
+        if hidden.startswith(source.rstrip("/") + "/"):
+            inside = posixpath.relpath(hidden, source)
+            options += ["--tmpfs", posixpath.join(mount.destination, inside)]
+    options += ["--chdir", workdir, "--clearenv"]
+    for name, value in environment.items():
+        options += ["--setenv", name, value]
+    return options

@@ -1,0 +1,166 @@
+"""The root of a container: an image below, and above it a layer of memory for everything that is missing."""
+
+import grp
+import posixpath
+import pwd
+import re
+import stat
+from pathlib import Path
+
+from .namespaces import SandboxError
+
+_LINKS = 40
+_USER_NAME = re.compile(r"[a-z_][a-z0-9_.-]{0,31}", re.IGNORECASE)
+
+
+class Layers:
+    """The folders ``lower`` (the image) and ``upper`` (ours), before they are one.
+
+    Mount points are made above, since the folders of an unpacked image often belong to somebody else.
+    """
+
+    def __init__(self, lower: str, upper: str) -> None:
+        self._lower = lower
+        self._upper = upper
+
+    def resolve(self, path: str) -> str:
+        """Follow the image's symbolic links, as if the image were the root; the result has none.
+
+        Raises
+        ------
+        SandboxError
+            The links lead in a circle.
+        """
+        todo, done, links = path.split("/")[::-1], list[str](), 0
+        while todo:
+            part = todo.pop()
+            if part in ("", "."):
+                continue
+            if part == "..":
+                del done[-1:]
+                continue
+            try:
+                target = str(Path(self._lower, *done, part).readlink())
+            except OSError:
+                done.append(part)
+                continue
+            links += 1
+            if links > _LINKS:
+                raise SandboxError(f"{path} in the image is a circle of symbolic links.")
+            if target.startswith("/"):
+                done.clear()
+            todo.extend(target.split("/")[::-1])
+        return "/" + "/".join(done)
+
+    def folder(self, path: str) -> str:
+        """Make a folder and those above it; return its path without links.
+
+        Raises
+        ------
+        SandboxError
+            The image has something else there.
+        """
+        path = self.resolve(path)
+        parts = path.strip("/").split("/") if path != "/" else []
+        for end in range(1, len(parts) + 1):
+            self._one_folder("/".join(parts[:end]))
+        return path
+
+    def _one_folder(self, path: str) -> None:
+        mine = Path(self._upper, path)
+        if mine.is_dir():
+            return
+        mode = self._mode(path)
+        if mode is not None and not stat.S_ISDIR(mode):
+            raise SandboxError(f"/{path} is a file in the image, so that nothing can be mounted below it.")
+        mine.mkdir()
+        mine.chmod(0o755 if mode is None else stat.S_IMODE(mode) | 0o700)
+
+    def file(self, path: str) -> str:
+        """Make an empty file where there is none; return its path without links.
+
+        Raises
+        ------
+        SandboxError
+            The image has a folder there.
+        """
+        path = self.resolve(path)
+        mode = self._mode(path.strip("/"))
+        if mode is not None and stat.S_ISDIR(mode):
+            raise SandboxError(f"{path} is a folder in the image, so that no file can be mounted there.")
+        self.folder(posixpath.dirname(path))
+        if mode is None:
+            self._write(path, b"")
+        return path
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write a file of our own over the image's, whatever that is."""
+        folder = self.folder(posixpath.dirname(path))
+        self._write(f"{folder.rstrip('/')}/{posixpath.basename(path)}", content)
+
+    def read(self, path: str) -> str:
+        """Read a file of the image as text; empty where there is none."""
+        file = Path(self._lower + self.resolve(path))
+        try:
+            return file.read_text(errors="replace") if file.is_file() else ""
+        except OSError:
+            return ""
+
+    def _write(self, path: str, content: bytes) -> None:
+        file = Path(self._upper + path)
+        file.write_bytes(content)
+        file.chmod(0o644)
+
+    def _mode(self, path: str) -> int | None:
+        for layer in (self._upper, self._lower):
+            try:
+                return Path(layer, path).lstat().st_mode
+            except OSError:
+                continue
+        return None
+
+
+def write_host_files(layers: Layers) -> None:
+    """Bring the host's name resolution into the container."""
+    for path in ("/etc/resolv.conf", "/etc/hosts"):
+        try:
+            content = Path(path).read_bytes()
+        except OSError:
+            continue
+        layers.write(path, content)
+
+
+def write_identity(layers: Layers, user: int, group: int, home: str, name: str) -> None:
+    """Add the user's lines to the image's ``/etc/passwd`` and ``/etc/group``, so that the ids have names.
+
+    Parameters
+    ----------
+    home
+        The home folder in the container.
+    name
+        What to call the user if the host has no name for the id.
+    """
+    try:
+        entry = pwd.getpwuid(user)
+        name, shell = entry.pw_name, entry.pw_shell
+    except KeyError:
+        name, shell = name if _USER_NAME.fullmatch(name) else f"user{user}", "/bin/sh"
+    try:
+        group_name = grp.getgrgid(group).gr_name
+    except KeyError:
+        group_name = name
+    users = _without(layers.read("/etc/passwd"), name, user)
+    groups = _without(layers.read("/etc/group"), group_name, group)
+    home = "/" if any(character in home for character in ":\n") else home
+    line = f"{name}:x:{user}:{group}::{home or '/'}:{shell}"
+    layers.write("/etc/passwd", "\n".join([line, *users, ""]).encode())
+    layers.write("/etc/group", "\n".join([f"{group_name}:x:{group}:", *groups, ""]).encode())
+
+
+def _without(table: str, name: str, number: int) -> list[str]:
+    kept = []
+    for line in table.splitlines():
+        fields = line.split(":")
+        if line and fields[0] != name and fields[2:3] != [str(number)]:
+            kept.append(line)
+    return kept

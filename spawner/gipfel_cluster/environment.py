@@ -1,0 +1,52 @@
+"""The variables of a container: who sets them, and whose word wins.
+
+Only the standard library is imported, because the interpreter that sets a container up may have no more.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+
+_ASSIGNMENT = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)")
+
+
+def parse_environment(text: str) -> dict[str, str]:
+    """Read the variables of an ``/etc/environment``; quotes around a value are not part of it."""
+    variables = {}
+    for line in text.splitlines():
+        if match := _ASSIGNMENT.fullmatch(line):
+            value = match[2].strip()
+            if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
+                value = value[1:-1]
+            variables[match[1]] = value
+    return variables
+
+
+def compose(
+    host: Mapping[str, str], image: Mapping[str, str], edf: Mapping[str, str], binding: Iterable[str]
+) -> dict[str, str]:
+    """Put the environment of a container together: the host's, over it the image's, then the EDF's.
+
+    Parameters
+    ----------
+    edf
+        An empty value takes the variable away.
+    binding
+        Names that keep the host's value, where it has one, whatever image and EDF say. One that ends in ``*``
+        stands for a family that is the host's alone: its other members are refused.
+    """
+    families = tuple(name[:-1] for name in binding if name.endswith("*"))
+    names = {name for name in binding if not name.endswith("*")}
+
+    def may_set(name: str) -> bool:
+        return not name.startswith(families) and (name not in names or name not in host)
+
+    variables = dict(host)
+    variables |= {name: value for name, value in image.items() if may_set(name)}
+    for name, value in edf.items():
+        if not may_set(name):
+            continue
+        if value:
+            variables[name] = value
+        else:
+            variables.pop(name, None)
+    return variables

@@ -1,0 +1,89 @@
+"""What ``record.json`` says of a run."""
+
+import hashlib
+import importlib.metadata
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ..edf import Edf
+from ..scheduler.hostlist import expand_hostlist
+from .spec import JobSpec
+
+_SUPERBLOCK_BYTES = 96
+_PACKAGES = ("gipfel", "jupyterlab", "jupyterhub", "papermill", "pyarrow", "plotly", "nvidia-ml-py")
+
+
+def now() -> str:
+    """The time in UTC, ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def describe_run(
+    spec: JobSpec, edf: Edf | None, command: Sequence[str], environment: Mapping[str, str], node: str
+) -> dict[str, Any]:
+    """The record at the start of a run: options, resolved EDF and digest, nodes, versions, command."""
+    return {
+        "schema": 1,
+        "kind": spec.kind,
+        "cluster": spec.cluster,
+        "job_id": environment.get("SLURM_JOB_ID") or environment.get("GIPFEL_JOB_ID", ""),
+        "started": now(),
+        "ended": None,
+        "exit_status": None,
+        "node": node,
+        "nodes": list(expand_hostlist(environment.get("SLURM_JOB_NODELIST") or node)),
+        "time_limit_ends": _ends(environment),
+        "options": dict(spec.options),
+        "edf": edf.model_dump(mode="json") if edf else None,
+        "edf_digest": edf.digest if edf else None,
+        "image": _image_identity(edf),
+        "engine": spec.engine if edf and edf.image else "host",
+        "interval": spec.interval,
+        "command": list(command),
+        "versions": _versions(),
+    }
+
+
+def _ends(environment: Mapping[str, str]) -> str | None:
+    seconds = environment.get("SLURM_JOB_END_TIME", "")
+    return datetime.fromtimestamp(int(seconds), UTC).isoformat() if seconds.isdigit() else None
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version(), "kernel": platform.release(), "machine": platform.machine()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _image_identity(edf: Edf | None) -> dict[str, Any] | None:
+    """Which image it was, without reading all of it: size, time and a digest of the SquashFS superblock.
+
+    The superblock holds creation time, inode count and the offsets of every table, so two images that differ in
+    content differ there in practice; a digest of tens of gigabytes would delay every start.
+    """
+    if edf is None or not edf.image:
+        return None
+    path = Path(edf.image)
+    try:
+        about = path.stat()
+        if path.is_dir():
+            return {"path": str(path), "mtime_ns": about.st_mtime_ns}
+        with path.open("rb") as file:
+            superblock = file.read(_SUPERBLOCK_BYTES)
+    except OSError:
+        return {"path": edf.image}
+    digest = hashlib.sha256(superblock + os.fsencode(str(about.st_size))).hexdigest()
+    return {
+        "path": str(path),
+        "size": about.st_size,
+        "mtime_ns": about.st_mtime_ns,
+        "superblock_digest": f"sha256:{digest}",
+    }

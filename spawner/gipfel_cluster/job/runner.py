@@ -1,0 +1,175 @@
+"""The host side of a job: everything that happens on its node around the container."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+
+from ..edf import Edf, EdfError, Mount, check_here, load_edf
+from ..engines import ContainerRequest, engine_for
+from ..model import GipfelError
+from ..runs import RunFolder, runs_root
+from ..runtime import Runtime
+from .orphans import adopt_orphans, end_descendants
+from .place import Place, place_in_container, place_on_host
+from .record import describe_run, now
+from .recording import Recording
+from .spec import JOB_VARIABLE, PYTHON, JobSpec
+
+_FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
+
+#: What neither an image nor an EDF may change: the hub's words to its server, and what the scheduler granted.
+_BINDING = (
+    "JUPYTERHUB_*",
+    "JPY_*",
+    "JUPYTER_*",
+    "IPYTHONDIR",
+    "GIPFEL_*",
+    "SLURM_*",
+    "CUDA_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "HOME",
+    "USER",
+    "LOGNAME",
+)
+
+
+class JobRunner:
+    """Runs one `JobSpec` on this node and returns its exit status."""
+
+    def __init__(self, spec: JobSpec, environment: Mapping[str, str]) -> None:
+        self.spec = spec
+        self.environment = dict(environment)
+        self.home = self.environment.get("HOME") or str(Path.home())
+        self.job_id = self.environment.get("SLURM_JOB_ID") or self.environment.get("GIPFEL_JOB_ID") or str(os.getpid())
+        self.node = self.environment.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
+        self._child: subprocess.Popen[bytes] | None = None
+        self._asked: int | None = None
+
+    def run(self) -> int:
+        """Run the job to its end.
+
+        Raises
+        ------
+        GipfelError
+            The EDF, the runtime, the engine or the run folder can't be used; nothing was started.
+        """
+        adopt_orphans()
+        for number in _FORWARDED:
+            signal.signal(number, self._forward)
+        run = RunFolder.create(runs_root(self.environment), self.spec.cluster, self.job_id)
+        edf = self._edf()
+        runtime = Runtime.load(self.spec.runtime) if self.spec.runtime else Runtime.here()
+        scratch = Path(tempfile.mkdtemp(prefix="gipfel-", dir=self._local_disk()))
+        try:
+            return self._run_in(run, edf, runtime, scratch)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    def _edf(self) -> Edf | None:
+        if not self.spec.edf:
+            return None
+        directory = Path(self.spec.directory or self.home)
+        edf = load_edf(self.spec.edf, environment=self.environment, directory=directory)
+        errors = tuple(each for each in check_here(edf) if each.severity == "error")
+        if errors:
+            raise EdfError(errors)
+        return edf
+
+    def _local_disk(self) -> str:
+        # A socket's path may have 107 characters: TMPDIR on a scratch file system is often too long, and remote.
+        return "/tmp"  # noqa: S108 - mkdtemp makes a folder of the user's own (0700)
+
+    def _run_in(self, run: RunFolder, edf: Edf | None, runtime: Runtime, scratch: Path) -> int:
+        for part in ("s", "j", "c"):  # sockets, Jupyter's runtime files, the container's own
+            (scratch / part).mkdir(mode=0o700)
+        contained = edf is not None and bool(edf.image)
+        place = place_in_container(edf, self.home) if edf and contained else place_on_host(edf, self.home)
+        directory = self.spec.directory or place.directory
+        command = [runtime.python if word == PYTHON else word for word in self.spec.command]
+        record = describe_run(self.spec, edf, command, self.environment, self.node)
+        run.write_record(record)
+        print(f"gipfel: the record of this run is {run.path}", file=sys.stderr, flush=True)  # noqa: T201
+        engine = engine_for(edf or Edf(name="", path=None), self.spec.engine)
+        missing = engine.missing()
+        if missing:
+            raise GipfelError(missing, "Install it on the node, or choose an EDF without an image.")
+        offered = self._offered(run, scratch, place, engine.name)
+        request = ContainerRequest(
+            edf=edf or Edf(name="", path=None),
+            command=tuple(command),
+            mounts=(*place.mounts, *self._own_mounts(run, scratch, runtime, directory, place)),
+            environment=offered,
+            binding=_BINDING,
+            workdir=directory,
+            scratch=str(scratch / "c"),
+        )
+        invocation = engine.render(request, python=sys.executable)
+        record["notes"] = list(invocation.notes)
+        recording = Recording(self.spec, run, scratch / "s", self.node, os.getpid())
+        status = 1
+        try:
+            status = self._wait(invocation.argv, dict(invocation.environment), directory if not contained else "/")
+            return status
+        finally:
+            end_descendants(keep=frozenset({recording.pid}))
+            recording.stop()
+            record.update(ended=now(), exit_status=status)
+            run.write_record(record)
+
+    def _offered(self, run: RunFolder, scratch: Path, place: Place, engine: str) -> dict[str, str]:
+        offered = {key: value for key, value in self.environment.items() if key != JOB_VARIABLE}
+        offered |= place.environment
+        offered |= {
+            "GIPFEL_RUN": str(run.path),
+            "GIPFEL_SOCKETS": str(scratch / "s"),
+            "GIPFEL_JOB_ID": self.job_id,
+            "GIPFEL_CLUSTER": self.spec.cluster,
+            "GIPFEL_NODE": self.node,
+            "GIPFEL_ENGINE": engine,
+            "JUPYTER_RUNTIME_DIR": str(scratch / "j"),
+        }
+        offered.setdefault("JUPYTERHUB_ROOT_DIR", place.directory)
+        return offered
+
+    def _own_mounts(
+        self, run: RunFolder, scratch: Path, runtime: Runtime, directory: str, place: Place
+    ) -> tuple[Mount, ...]:
+        wanted = [str(run.path), str(scratch), *self.spec.folders]
+        if directory != place.directory:
+            wanted.append(directory)
+        return (*(Mount(source=path, destination=path) for path in dict.fromkeys(wanted)), runtime.mount)
+
+    def _wait(self, argv: tuple[str, ...], environment: dict[str, str], directory: str) -> int:
+        self._child = subprocess.Popen(argv, env=environment, cwd=directory, start_new_session=True)
+        if self._asked is not None:
+            self._forward(self._asked, None)
+        status = self._child.wait()
+        return 128 - status if status < 0 else status
+
+    def _forward(self, number: int, _frame: FrameType | None) -> None:
+        self._asked = number
+        if self._child is not None and self._child.poll() is None:
+            self._child.send_signal(number)
+
+
+def main() -> int:
+    """Run the job of ``$GIPFEL_JOB``; what a person must know is one line on stderr."""
+    content = os.environ.pop(JOB_VARIABLE, "")
+    try:
+        if not content:
+            raise GipfelError(f"There is no job: {JOB_VARIABLE} is not set.", "Jobs are started by the hub or by gipfel submit.")
+        try:
+            spec = JobSpec.model_validate_json(content)
+        except ValueError as error:
+            raise GipfelError(f"{JOB_VARIABLE} does not hold a job: {error}") from error
+        return JobRunner(spec, os.environ).run()
+    except GipfelError as error:
+        print(f"gipfel: {error}", file=sys.stderr, flush=True)  # noqa: T201
+        return 1

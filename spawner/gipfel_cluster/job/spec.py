@@ -1,0 +1,38 @@
+"""What a job does, as the submitting side says it and the node reads it."""
+
+from typing import Literal
+
+from pydantic import Field, JsonValue
+
+from ..model import Frozen, Line
+
+#: The environment variable that carries a `JobSpec` as JSON from the submitting side to the node.
+JOB_VARIABLE = "GIPFEL_JOB"
+
+#: Stands in a command for the interpreter of the runtime inside the container.
+PYTHON = "{python}"
+
+
+class JobSpec(Frozen):
+    """A notebook server or a batch notebook in an environment, with a recorder beside it."""
+
+    kind: Literal["server", "notebook"]
+    command: tuple[str, ...] = Field(min_length=1, max_length=4096)
+    """What runs inside the environment; `PYTHON` stands for the interpreter there."""
+    cluster: Line = Field("local", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,31}$")
+    edf: Line = Field("", max_length=4096)
+    """Name or path of the EDF; empty for the node's own file system."""
+    engine: Line = Field("bubblewrap", max_length=32)
+    """The engine for an EDF with an image."""
+    runtime: Line = Field("", max_length=4096)
+    """The runtime folder; empty for the interpreter that runs the job."""
+    options: dict[str, JsonValue] = {}
+    """What the user chose, for the record."""
+    interval: float = Field(1.0, ge=0.1, le=60.0)
+    """Seconds between two samples."""
+    sources: tuple[Line, ...] = ("host", "auto")
+    """Where the recorder's samples come from."""
+    directory: Line = Field("", max_length=4096)
+    """Where relative paths of the EDF start, and where a notebook runs; empty for the home folder."""
+    folders: tuple[Line, ...] = Field((), max_length=16)
+    """More folders of the host that the job needs inside its container, at the same path."""

@@ -1,0 +1,175 @@
+"""Which installed distributions a runtime holds, and where each of their files goes."""
+
+import json
+import posixpath
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from ..model import GipfelError
+
+#: Where pure and compiled packages go, relative to the runtime's folder.
+SITE_PACKAGES = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+
+_GIPFEL = "gipfel"
+_INSTALLER_FILES = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"})
+_SKIPPED_FOLDERS = frozenset({"__pycache__", "tests", "test"})
+# Commands are written anew; manuals and headers serve nobody in a container; the hub's pages (60 MB) are
+# shown by the hub alone; Arrow's network service (30 MB) is a module that neither server nor widgets open.
+_SKIPPED_PREFIXES = (
+    "bin/",
+    "include/",
+    "share/man/",
+    "share/jupyterhub/static/",
+    f"{SITE_PACKAGES}/pyarrow/include/",
+    f"{SITE_PACKAGES}/pyarrow/libarrow_flight",
+    f"{SITE_PACKAGES}/pyarrow/libarrow_python_flight",
+    f"{SITE_PACKAGES}/pyarrow/_flight",
+    f"{SITE_PACKAGES}/pyarrow/_pyarrow_cpp_tests",
+)
+# What a compiler reads, and maps that only a debugger of the browser reads.
+_SKIPPED_SUFFIXES = (".pyc", ".a", ".c", ".cc", ".cpp", ".h", ".hpp", ".pyx", ".pxd", ".pxi", ".map")
+
+
+def closure(extra: str) -> tuple[Distribution, ...]:
+    """Every distribution that ``gipfel[extra]`` needs here, with extras and markers honoured, sorted by name.
+
+    Raises
+    ------
+    GipfelError
+        There is no such extra, or one of them is not installed in this environment.
+    """
+    try:
+        from packaging.requirements import Requirement  # noqa: PLC0415 - only where runtimes are built
+        from packaging.utils import canonicalize_name  # noqa: PLC0415
+    except ImportError as error:
+        raise _incomplete("packaging", extra) from error
+    found: dict[str, Distribution] = {_GIPFEL: _installed(_GIPFEL, extra)}
+    offered = found[_GIPFEL].metadata.get_all("Provides-Extra") or []
+    if extra not in offered:
+        raise GipfelError(f"gipfel has no extra {extra!r}.", f"It has {', '.join(offered) or 'none'}.")
+    seen: set[tuple[str, str]] = set()
+    wanted = [(_GIPFEL, ""), (_GIPFEL, extra)]
+    while wanted:
+        name, of_extra = wanted.pop()
+        if (name, of_extra) in seen:
+            continue
+        seen.add((name, of_extra))
+        if name not in found:
+            found[name] = _installed(name, extra)
+        for text in found[name].requires or []:
+            requirement = Requirement(text)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": of_extra}):
+                needed = canonicalize_name(requirement.name)
+                wanted += [(needed, ""), *((needed, other) for other in requirement.extras)]
+    return tuple(found[name] for name in sorted(found))
+
+
+def files(distributions: Iterable[Distribution]) -> dict[str, Path]:
+    """Where each file goes: path relative to the runtime's folder -> file in this environment."""
+    return {
+        target: source
+        for one in distributions
+        for target, source in distribution_files(one)
+        if not _skipped(target)
+    }
+
+
+def distribution_files(one: Distribution) -> Iterator[tuple[str, Path]]:
+    """Yield target and source of each file of one distribution; an editable one as its wheel would have it.
+
+    Raises
+    ------
+    GipfelError
+        The distribution does not say which files it installed.
+    """
+    if one.files is None:
+        raise GipfelError(
+            f"{one.name} does not say which files belong to it.",
+            "Install gipfel[lab] with pip in a virtual environment and build the runtime there.",
+        )
+    project = editable_project(one)
+    for path in one.files:
+        target = posixpath.normpath(posixpath.join(SITE_PACKAGES, path.as_posix()))
+        if path.name in _INSTALLER_FILES and path.parent.suffix == ".dist-info":
+            continue
+        if project is not None and not path.parts[0].endswith(".dist-info"):
+            continue
+        source = Path(str(one.locate_file(path)))
+        if source.is_file():
+            yield target, source
+    if project is not None:
+        yield from project_files(project)
+
+
+def editable_project(one: Distribution) -> Path | None:
+    """Return the source folder of a distribution that was installed editable, else None."""
+    text = one.read_text("direct_url.json")
+    content = json.loads(text) if text else {}
+    if not content.get("dir_info", {}).get("editable"):
+        return None
+    return Path(unquote(urlsplit(content["url"]).path))
+
+
+def project_files(project: Path) -> Iterator[tuple[str, Path]]:
+    """Yield target and source of what the wheel of a source folder holds, as its hatchling table says.
+
+    Raises
+    ------
+    GipfelError
+        The source folder is gone, or has no such table.
+    """
+    try:
+        table = tomllib.loads((project / "pyproject.toml").read_text())
+        wheel = table["tool"]["hatch"]["build"]["targets"]["wheel"]
+    except (OSError, KeyError, tomllib.TOMLDecodeError) as error:
+        raise GipfelError(
+            f"{project} is installed editable and does not say what its wheel holds.",
+            f"Install it as a wheel: `{sys.executable} -m pip install {project}`.",
+        ) from error
+    excluded = tuple(project / path for path in wheel.get("exclude", ()))
+    for package in wheel["packages"]:
+        folder = project / package
+        for source in _walk(folder):
+            if not any(source.is_relative_to(path) for path in excluded):
+                yield f"{SITE_PACKAGES}/{folder.name}/{source.relative_to(folder).as_posix()}", source
+    for origin, target in wheel.get("shared-data", {}).items():
+        place = project / origin
+        if place.is_file():
+            yield target, place
+        for source in _walk(place):
+            yield f"{target}/{source.relative_to(place).as_posix()}", source
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.rglob("*")):
+        inside = path.relative_to(folder)
+        if path.is_file() and not any(
+            part.startswith(".") or part == "node_modules" for part in inside.parts
+        ):
+            yield path
+
+
+def _skipped(target: str) -> bool:
+    return (
+        target.startswith(("../", *_SKIPPED_PREFIXES))
+        or target.endswith(_SKIPPED_SUFFIXES)
+        or (target.startswith(SITE_PACKAGES) and not _SKIPPED_FOLDERS.isdisjoint(target.split("/")))
+    )
+
+
+def _installed(name: str, extra: str) -> Distribution:
+    try:
+        return distribution(name)
+    except PackageNotFoundError as error:
+        raise _incomplete(name, extra) from error
+
+
+def _incomplete(name: str, extra: str) -> GipfelError:
+    return GipfelError(
+        f"gipfel[{extra}] needs {name}, which is not installed in {sys.prefix}.",
+        f"Install it with `{sys.executable} -m pip install 'gipfel[{extra}]'`.",
+    )

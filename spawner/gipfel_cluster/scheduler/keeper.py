@@ -1,0 +1,162 @@
+"""Keeps one job of the local scheduler: starts it, waits for it, ends it with everything that it started.
+
+``python -I -m gipfel_cluster.scheduler.keeper`` reads a `KeptJob` as JSON from its input, so that no
+variable's value is in an argument or a file, and answers one line of JSON: ``{"pid"}`` or ``{"problem"}``. It
+outlives the process that started it. The job's folder gets ``keeper.json`` (a `Process`) and, at the end,
+``exit.json`` (an `Ending`).
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import pwd
+import signal
+import sys
+import time
+from pathlib import Path
+
+from ..model import Frozen
+from ..runs import write_atomically
+from .processes import Process, descendants, kill_tree
+
+GRACE_SECONDS = 10.0
+_WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
+_PDEATHSIG = 1  # PR_SET_PDEATHSIG
+
+
+class KeptJob(Frozen):
+    """What the keeper starts: ``folder`` is where its state goes, ``seconds`` the time limit, if any."""
+
+    folder: str
+    script: str
+    directory: str
+    output: str = ""
+    environment: dict[str, str]
+    user: str = ""
+    seconds: int | None = None
+
+
+class Ending(Frozen):
+    """How a job ended: Slurm's word for it, and its exit status (128 + n after signal n)."""
+
+    state: str
+    exit_code: int
+
+
+def _become(user: str) -> None:
+    if user:
+        entry = pwd.getpwnam(user)
+        os.initgroups(user, entry.pw_gid)
+        os.setgid(entry.pw_gid)
+        os.setuid(entry.pw_uid)
+
+
+def _start_here(job: KeptJob) -> None:
+    """Turn this (forked) process into the job; returns only by an exception."""
+    os.setsid()
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    # The script lives in memory: the job's user may be unable to read any folder of ours.
+    script = os.memfd_create("job", 0)
+    os.write(script, job.script.encode())
+    os.fchmod(script, 0o755)
+    _become(job.user)
+    # A job hears of it when its keeper is killed.
+    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    os.chdir(job.directory)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    log = os.open(job.output or os.devnull, flags, 0o600)
+    empty = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    for target, source in ((0, empty), (1, log), (2, log)):
+        os.dup2(source, target)
+    os.execve("/bin/sh", ["/bin/sh", f"/proc/self/fd/{script}"], job.environment)  # noqa: S606 - the script is ours
+
+
+def _fork(job: KeptJob) -> tuple[int, str]:
+    """Number of the started job, and what went wrong before it ran."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(write)
+        with os.fdopen(read) as pipe:
+            return pid, pipe.read()
+    try:
+        os.close(read)
+        _start_here(job)
+    except KeyError:
+        os.write(write, f"There is no unix user {job.user}.".encode())
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        os.write(write, f"{error.strerror}{where}.".encode())
+    finally:
+        os._exit(126)
+
+
+def _reap(job: int) -> int | None:
+    """Collect what has ended; the job's own exit status once it is among them."""
+    status = None
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
+            if ended[0] == job:
+                code = os.waitstatus_to_exitcode(ended[1])
+                status = code if code >= 0 else 128 - code
+    return status
+
+
+def _tell(pids: tuple[int, ...]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGTERM)
+
+
+def _keep(job: int, seconds: int | None) -> Ending:
+    """Wait for the job; end it when a signal or the clock says so, and then what it left behind."""
+    deadline = None if seconds is None else time.monotonic() + seconds
+    state, code, last = "", None, 0.0
+    while True:
+        caught = signal.sigtimedwait(_WATCHED, 0.2 if last else 1.0)
+        if caught is not None and caught.si_signo != signal.SIGCHLD:
+            state = state or "CANCELLED"
+        if deadline is not None and time.monotonic() > deadline:
+            state = state or "TIMEOUT"
+        ended = _reap(job)
+        if ended is not None:
+            code = ended
+            _tell(descendants(os.getpid()))
+            last = last or time.monotonic() + GRACE_SECONDS
+        elif state and not last:
+            # The job passes it on to what it started.
+            _tell((job,))
+            last = time.monotonic() + GRACE_SECONDS
+        if last and time.monotonic() > last:
+            kill_tree(os.getpid())
+        if code is not None and not descendants(os.getpid()):
+            return Ending(state=state or ("FAILED" if code else "COMPLETED"), exit_code=code)
+
+
+def main() -> int:
+    """Run the job that standard input describes, to its end."""
+    job = KeptJob.model_validate_json(sys.stdin.read())
+    # Nobody's child: whoever started it would kill or have to collect it.
+    if os.fork():
+        return 0
+    os.setsid()
+    folder = Path(job.folder)
+    me = Process.of(os.getpid())
+    write_atomically(folder / "keeper.json", me.model_dump_json() if me else "{}")
+    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+    pid, problem = _fork(job)
+    sys.stdout.write(json.dumps({"problem": problem} if problem else {"pid": pid}) + "\n")
+    sys.stdout.flush()
+    empty = os.open(os.devnull, os.O_RDWR)
+    for target in (0, 1, 2):
+        os.dup2(empty, target)
+    ending = _keep(pid, job.seconds)
+    write_atomically(folder / "exit.json", ending.model_dump_json())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

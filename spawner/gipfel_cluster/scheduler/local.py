@@ -1,0 +1,189 @@
+"""The machine itself as a scheduler: each job a detached process that outlives whoever started it."""
+
+import asyncio
+import json
+import re
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from ..model import GipfelError
+from .account import own_name
+from .command import run_command
+from .durations import parse_duration
+from .gres import GpuCount
+from .keeper import GRACE_SECONDS, Ending, KeptJob
+from .processes import Process, kill_tree
+from .protocol import JobRequest, JobStatus, Partition
+
+_ID = re.compile(r"[0-9]+-[0-9a-f]{6}")
+_START_SECONDS = 20.0
+_KEPT_SECONDS = 7 * 24 * 3600.0
+
+
+class LocalScheduler:
+    """Starts each job at once on this machine; its state is in ``folder``, so that a restart loses nothing.
+
+    Parameters
+    ----------
+    folder
+        Where the jobs' states are kept; made when needed, its owner's alone.
+    environment
+        Where programs are looked up (``PATH``).
+    python
+        The interpreter that keeps a job; it imports this package.
+    """
+
+    name = "local"
+
+    def __init__(self, folder: Path, *, environment: Mapping[str, str], python: str = sys.executable) -> None:
+        self._folder = folder
+        self._environment = dict(environment)
+        self._python = python
+        self._node = socket.gethostname()
+
+    async def submit(self, request: JobRequest) -> str:
+        """Start the job now; what only a cluster has (account, memory, more nodes) is not looked at."""
+        gpus = await self._gpus()
+        environment = dict(request.environment)
+        if request.gpus_per_node == 0:
+            environment["CUDA_VISIBLE_DEVICES"] = ""
+        elif gpus:
+            if request.gpus_per_node > len(gpus):
+                raise GipfelError(
+                    f"This machine has {len(gpus)} GPUs, {request.gpus_per_node} were asked for.",
+                    "Ask for fewer.",
+                )
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[: request.gpus_per_node])
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._forget_old()
+            keeper = await asyncio.create_subprocess_exec(
+                self._python,
+                *("-I", "-m", "gipfel_cluster.scheduler.keeper"),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+                cwd="/",
+                env=self._environment,
+            )
+        except OSError as error:
+            raise GipfelError(f"The job can't be started: {error.strerror} ({error.filename}).") from error
+        job_id = f"{keeper.pid}-{secrets.token_hex(3)}"
+        environment["GIPFEL_JOB_ID"] = job_id
+        (self._folder / job_id).mkdir(mode=0o700)
+        plan = KeptJob(
+            folder=str(self._folder / job_id),
+            script=request.script,
+            directory=request.directory,
+            output=request.output.replace("%j", job_id),
+            environment=environment,
+            user=request.user if request.user != own_name() else "",
+            seconds=parse_duration(request.time) if request.time else None,
+        )
+        try:
+            await _hand_over(keeper, plan)
+        except GipfelError:
+            await self.cancel(job_id)
+            raise
+        return job_id
+
+    async def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
+        """How each job is, from its keeper and the state that it left."""
+        return {job_id: self._status(job_id) for job_id in job_ids}
+
+    async def cancel(self, job_id: str, *, user: str = "") -> None:  # noqa: ARG002 - the Protocol's
+        """TERM, ten seconds, then KILL for the whole tree; returns when nothing of the job is left."""
+        keeper = self._keeper(job_id)
+        if keeper is None:
+            return
+        keeper.signal(signal.SIGTERM)
+        deadline = time.monotonic() + GRACE_SECONDS + 5
+        while keeper.alive and time.monotonic() < deadline:  # noqa: ASYNC110 - another process ends
+            await asyncio.sleep(0.05)
+        if keeper.alive:
+            kill_tree(keeper.pid)
+            keeper.signal(signal.SIGKILL)
+
+    async def address(self, node: str) -> str:  # noqa: ARG002 - the Protocol's
+        """The loopback address: a job runs where the hub runs."""
+        return "127.0.0.1"
+
+    async def partitions(self) -> tuple[Partition, ...]:
+        """One partition, this machine."""
+        gpus = await self._gpus()
+        counts = (GpuCount(count=len(gpus)),) if gpus else ()
+        return (Partition(name="local", default=True, gpus=counts, nodes=1, idle=1),)
+
+    async def _gpus(self) -> tuple[str, ...]:
+        """Indices of this machine's GPUs; none where there is no driver."""
+        program = shutil.which("nvidia-smi", path=self._environment.get("PATH"))
+        if program is None:
+            return ()
+        argv = (program, "--query-gpu=index", "--format=csv,noheader")
+        try:
+            result = await run_command(argv, environment=self._environment, limit=10)
+        except (GipfelError, TimeoutError):
+            return ()
+        return tuple(word for word in result.output.split() if word.isdecimal()) if result.code == 0 else ()
+
+    def _status(self, job_id: str) -> JobStatus:
+        nodes = (self._node,)
+        if not _ID.fullmatch(job_id):
+            return JobStatus(answer="ended", reason="This machine never had such a job.")
+        try:
+            # Asked before the ending is read: a job may end in between.
+            keeper = self._keeper(job_id)
+            alive = keeper is not None and keeper.alive
+            ending = Ending.model_validate_json((self._folder / job_id / "exit.json").read_text())
+        except FileNotFoundError:
+            if alive:
+                return JobStatus(answer="running", state="RUNNING", nodes=nodes)
+            if not self._folder.is_dir():
+                return JobStatus(answer="unknown", reason=f"The folder {self._folder} is not there.")
+            return JobStatus(answer="ended", state="NODE_FAIL", nodes=nodes, reason="Its keeper was killed.")
+        except (OSError, ValidationError) as error:
+            return JobStatus(
+                answer="unknown", reason=f"The job's state can't be read: {type(error).__name__}."
+            )
+        return JobStatus(answer="ended", state=ending.state, nodes=nodes, exit_code=ending.exit_code)
+
+    def _keeper(self, job_id: str) -> Process | None:
+        if not _ID.fullmatch(job_id):
+            return None
+        try:
+            return Process.model_validate_json((self._folder / job_id / "keeper.json").read_text())
+        except FileNotFoundError:
+            return None
+
+    def _forget_old(self) -> None:
+        for folder in self._folder.iterdir():
+            ending = folder / "exit.json"
+            if ending.is_file() and time.time() - ending.stat().st_mtime > _KEPT_SECONDS:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _hand_over(keeper: asyncio.subprocess.Process, plan: KeptJob) -> None:
+    """Give the keeper its job and wait until it runs."""
+    if keeper.stdin is None or keeper.stdout is None:
+        raise GipfelError("The job's keeper has no pipes.")
+    try:
+        keeper.stdin.write(plan.model_dump_json().encode())
+        keeper.stdin.close()
+        line = await asyncio.wait_for(keeper.stdout.readline(), _START_SECONDS)
+        await asyncio.wait_for(asyncio.gather(keeper.stdout.read(), keeper.wait()), _START_SECONDS)
+        answer = json.loads(line or b'{"problem": "its keeper ended at once."}')
+    except TimeoutError as error:
+        raise GipfelError(f"The job did not start within {_START_SECONDS:.0f} s.") from error
+    except (OSError, ValueError) as error:
+        raise GipfelError(f"The job can't be started: {error}.") from error
+    if "problem" in answer:
+        raise GipfelError(f"The job can't be started: {answer['problem']}", "Check the job's folder and log.")

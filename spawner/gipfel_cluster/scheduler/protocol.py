@@ -1,0 +1,154 @@
+"""What every scheduler can do: start a job, say how it is, end it, and name its partitions."""
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Protocol
+
+from pydantic import AfterValidator, Field, field_validator
+
+from ..model import Frozen, Line
+from .durations import parse_duration
+from .gres import GpuCount
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# Variables that the scheduler's own commands would read as options.
+_OPTIONS = ("SBATCH_", "SLURM_", "SQUEUE_", "SCANCEL_", "SINFO_")
+_KEPT = ("SLURM_CONF",)
+
+
+def _duration(value: str) -> str:
+    if value:
+        parse_duration(value)
+    return value
+
+
+def _word(pattern: str, most: int) -> Any:
+    return Field(default="", pattern=rf"^(?:{pattern})?$", max_length=most)
+
+
+#: A name that Slurm gives to a partition, an account, a QoS or a reservation.
+Name = Annotated[Line, _word(r"[A-Za-z0-9_][A-Za-z0-9_.@+,-]*", 128)]
+#: Node features with Slurm's operators.
+Constraint = Annotated[Line, _word(r"[A-Za-z0-9_.,&|*()\[\]:+-]+", 256)]
+#: An amount of memory per node, such as ``64G``.
+Memory = Annotated[Line, _word(r"[0-9]{1,9}[KMGT]?", 10)]
+#: A hostlist, such as ``nid[001-004]``.
+Hostlist = Annotated[Line, _word(r"[A-Za-z0-9][A-Za-z0-9_.,\[\]-]*", 4096)]
+#: A time limit in Slurm's syntax.
+TimeLimit = Annotated[Line, Field(default="", max_length=20), AfterValidator(_duration)]
+
+
+class JobRequest(Frozen):
+    """A job as the scheduler is asked for it.
+
+    ``environment`` is all that the job gets; its values travel in the environment of the command that
+    submits, never in an argument. ``output`` is the job's log, where ``%j`` stands for the job's number.
+    ``user`` is the unix user to act as, empty for the one that asks.
+    """
+
+    name: Annotated[Line, Field(min_length=1, max_length=128)]
+    script: str
+    directory: Annotated[Line, Field(pattern=r"^/")]
+    output: Line = ""
+    partition: Name = ""
+    account: Name = ""
+    qos: Name = ""
+    reservation: Name = ""
+    constraint: Constraint = ""
+    memory: Memory = ""
+    exclude: Hostlist = ""
+    nodes: Annotated[int, Field(ge=1, le=65536)] = 1
+    gpus_per_node: Annotated[int, Field(ge=0, le=1024)] = 0
+    cpus_per_task: Annotated[int, Field(ge=0, le=65536)] = 0
+    time: TimeLimit = ""
+    environment: dict[str, str] = Field(default={})
+    user: Annotated[Line, Field(pattern=r"^(?:[A-Za-z0-9_][A-Za-z0-9_.@-]*\$?)?$", max_length=128)] = ""
+
+    @field_validator("script")
+    @classmethod
+    def _starts_like_a_script(cls, value: str) -> str:
+        if not value.startswith("#!") or "\0" in value:
+            raise ValueError("must start with '#!' and hold no NUL")
+        return value
+
+    @field_validator("environment")
+    @classmethod
+    def _holds_plain_variables(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, content in value.items():
+            if not _VARIABLE.fullmatch(name) or "\0" in content:
+                raise ValueError(f"{name!r} can't be an environment variable")
+            if name.startswith(_OPTIONS) and name not in _KEPT:
+                raise ValueError(f"{name} would be read as an option of the scheduler")
+        return value
+
+
+class JobStatus(Frozen):
+    """How a job is; ``unknown`` means that the scheduler did not say, which is not ``ended``.
+
+    ``state`` is Slurm's word in upper case (a job that waits is ``running`` with the state ``PENDING``);
+    ``reason`` is why it waits or ended, in words for people; ``expected_start`` is the scheduler's guess as
+    an ISO time.
+    """
+
+    answer: Literal["running", "ended", "unknown"]
+    state: str = ""
+    nodes: tuple[str, ...] = ()
+    reason: str = ""
+    expected_start: str = ""
+    exit_code: int | None = None
+
+
+class Partition(Frozen):
+    """A partition as the form shows it; ``seconds`` is its time limit, None where it has none."""
+
+    name: str
+    default: bool = False
+    seconds: int | None = None
+    gpus: tuple[GpuCount, ...] = ()
+    nodes: int = 0
+    idle: int = 0
+
+
+class Scheduler(Protocol):
+    """Starts jobs and knows how they are."""
+
+    name: str
+
+    async def submit(self, request: JobRequest) -> str:
+        """Start a job and return its number.
+
+        Raises
+        ------
+        GipfelError
+            The scheduler refused, in its own words and with advice, or did not answer in time.
+        """
+
+    async def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
+        """How each of these jobs is, with one question for all; never raises, every doubt is ``unknown``."""
+
+    async def cancel(self, job_id: str, *, user: str = "") -> None:
+        """End a job; one that has ended already is no error.
+
+        Raises
+        ------
+        GipfelError
+            The scheduler refused or did not answer in time.
+        """
+
+    async def address(self, node: str) -> str:
+        """Where the machine that asks reaches a node.
+
+        Raises
+        ------
+        GipfelError
+            The scheduler does not know the node or did not answer in time.
+        """
+
+    async def partitions(self) -> tuple[Partition, ...]:
+        """Every partition, at most 30 seconds old.
+
+        Raises
+        ------
+        GipfelError
+            The scheduler did not answer in time.
+        """

@@ -1,0 +1,169 @@
+"""Slurm through its commands: argv lists, a time limit for each, no shell."""
+
+import time
+from collections.abc import Mapping, Sequence
+
+from ..model import GipfelError, one_line
+from .account import acting_as
+from .command import CommandResult, run_command
+from .protocol import JobRequest, JobStatus, Partition
+from .slurm_answers import (
+    JOB_FIELDS,
+    PARTITION_FIELDS,
+    no_answer,
+    read_address,
+    read_jobs,
+    read_partitions,
+    refusal,
+)
+
+_FRESH_SECONDS = 30.0
+
+
+class SlurmScheduler:
+    """A Slurm cluster, as ``sbatch``, ``squeue``, ``scancel``, ``sinfo`` and ``scontrol`` show it.
+
+    Jobs are submitted and cancelled as their user; questions are asked as the user of this process, who must
+    see other users' jobs (with ``PrivateData=jobs`` an operator).
+
+    Parameters
+    ----------
+    environment
+        ``PATH`` and ``SLURM_CONF`` are taken from it.
+    exec_prefix
+        How to act as another user; see `acting_as`.
+    limit
+        Seconds that a command may take.
+    """
+
+    name = "slurm"
+
+    def __init__(self, *, environment: Mapping[str, str], exec_prefix: str = "", limit: float = 10.0) -> None:
+        wanted = ("PATH", "SLURM_CONF", "LD_LIBRARY_PATH")
+        self._environment = {name: environment[name] for name in wanted if name in environment}
+        self._exec_prefix = exec_prefix
+        self._limit = limit
+        self._partitions: tuple[float, tuple[Partition, ...]] | None = None
+        self._addresses: dict[str, tuple[float, str]] = {}
+
+    async def submit(self, request: JobRequest) -> str:
+        """Submit with ``sbatch``; the script goes to its input and the environment through its own."""
+        environment = dict(request.environment)
+        environment.setdefault("PATH", self._environment.get("PATH", ""))
+        if "SLURM_CONF" in self._environment:
+            environment["SLURM_CONF"] = self._environment["SLURM_CONF"]
+        if request.gpus_per_node == 0:
+            # Slurm sets it only for jobs that ask for GPUs; without it such a job sees those of its
+            # neighbours.
+            environment["CUDA_VISIBLE_DEVICES"] = ""
+        result = await self._run(
+            submit_arguments(request), user=request.user, environment=environment, given=request.script
+        )
+        # Only the last line: a plugin may print before it. A federated cluster adds ";name".
+        lines = result.output.strip().splitlines()
+        job_id = lines[-1].partition(";")[0].strip() if lines else ""
+        if not job_id.isdecimal():
+            raise GipfelError(
+                f"Slurm gave no job number (sbatch): {one_line(result.output)[:200]!r}.",
+                "Look for the job with squeue; tell the cluster's administrators.",
+            )
+        return job_id
+
+    async def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
+        """Ask ``squeue`` once for all; a job that Slurm has forgotten has ended."""
+        answers = {each: JobStatus(answer="ended") for each in job_ids if not each.isdecimal()}
+        asked = sorted({each for each in job_ids if each.isdecimal()}, key=int)
+        if not asked:
+            return answers
+        argv = ("squeue", "--noheader", "--states=all", f"--jobs={','.join(asked)}", f"--Format={JOB_FIELDS}")
+        missing = JobStatus(answer="ended", reason="Slurm no longer knows this job.")
+        try:
+            found = read_jobs((await self._run(argv)).output)
+        except GipfelError as error:
+            # squeue says so only of a single job; of several it leaves the unknown ones out.
+            if not (len(asked) == 1 and "Invalid job id" in error.problem):
+                missing = JobStatus(answer="unknown", reason=error.problem)
+            found = {}
+        return answers | {each: found.get(each, missing) for each in asked}
+
+    async def cancel(self, job_id: str, *, user: str = "") -> None:
+        """Cancel with ``scancel`` as the job's user; returns before the job has ended."""
+        if job_id.isdecimal():
+            try:
+                await self._run(("scancel", job_id), user=user)
+            except GipfelError as error:
+                if "Invalid job id" not in error.problem and "already completed" not in error.problem:
+                    raise
+
+    async def address(self, node: str) -> str:
+        """``NodeAddr`` of the node, at most 30 seconds old."""
+        known = self._addresses.get(node)
+        if known and time.monotonic() - known[0] < _FRESH_SECONDS:
+            return known[1]
+        result = await self._run(("scontrol", "--oneliner", "show", "node", node))
+        address = read_address(result.output)
+        if address is None:
+            raise GipfelError(
+                f"Slurm gives no address for node {node}.", "Tell the cluster's administrators."
+            )
+        self._addresses[node] = (time.monotonic(), address)
+        return address
+
+    async def partitions(self) -> tuple[Partition, ...]:
+        """Ask ``sinfo``, at most every 30 seconds."""
+        if self._partitions and time.monotonic() - self._partitions[0] < _FRESH_SECONDS:
+            return self._partitions[1]
+        result = await self._run(("sinfo", "--noheader", "--exact", f"--format={PARTITION_FIELDS}"))
+        self._partitions = (time.monotonic(), read_partitions(result.output))
+        return self._partitions[1]
+
+    async def _run(
+        self,
+        argv: Sequence[str],
+        *,
+        user: str = "",
+        environment: Mapping[str, str] | None = None,
+        given: str = "",
+    ) -> CommandResult:
+        program = argv[0]
+        full = (*acting_as(user, self._exec_prefix), *argv)
+        try:
+            result = await run_command(
+                full, environment=environment or self._environment, limit=self._limit, given=given
+            )
+        except TimeoutError as error:
+            raise no_answer(f"Slurm did not answer within {self._limit:g} s ({program}).") from error
+        if result.code != 0:
+            raise refusal(program, result.errors)
+        return result
+
+
+def submit_arguments(request: JobRequest) -> tuple[str, ...]:
+    """The argv of ``sbatch`` for a request; every value stays within its own argument."""
+    argv = [
+        "sbatch",
+        "--parsable",
+        # All of an environment that holds nothing but the job's: a list of names would make Slurm run the
+        # user's login shell on the node and take what that prints.
+        "--export=ALL",
+        f"--job-name={request.name}",
+        f"--chdir={request.directory}",
+        f"--nodes={request.nodes}",
+        f"--output={request.output or '/dev/null'}",
+    ]
+    if request.gpus_per_node:
+        argv.append(f"--gres=gpu:{request.gpus_per_node}")
+    if request.cpus_per_task:
+        argv.append(f"--cpus-per-task={request.cpus_per_task}")
+    optional = {
+        "partition": request.partition,
+        "account": request.account,
+        "qos": request.qos,
+        "reservation": request.reservation,
+        "constraint": request.constraint,
+        "mem": request.memory,
+        "exclude": request.exclude,
+        "time": request.time,
+    }
+    argv += [f"--{option}={value}" for option, value in optional.items() if value]
+    return tuple(argv)

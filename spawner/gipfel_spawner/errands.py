@@ -1,0 +1,133 @@
+"""What the hub lets run as a user, since it reads no user's files itself."""
+
+import json
+from collections.abc import Mapping, Sequence
+
+from gipfel_cluster.model import Frozen, GipfelError, one_line
+from gipfel_cluster.scheduler.account import acting_as
+from gipfel_cluster.scheduler.command import CommandResult, run_command
+
+from .account import Account
+
+
+class Errands:
+    """Short commands in a user's account.
+
+    Parameters
+    ----------
+    account
+        Whose files are read.
+    environment
+        What the user's job gets, without any token.
+    python
+        An interpreter with this package that the user can execute.
+    exec_prefix
+        How to act as the user; see `acting_as`.
+    limit
+        Seconds that a command may take.
+    """
+
+    def __init__(
+        self,
+        account: Account,
+        *,
+        environment: Mapping[str, str],
+        python: str,
+        exec_prefix: str = "",
+        limit: float = 20.0,
+    ) -> None:
+        self._account = account
+        self._environment = environment
+        self._python = python
+        self._exec_prefix = exec_prefix
+        self._limit = limit
+
+    async def environments(self) -> tuple[str, ...]:
+        """Names of the EDFs on the user's search path.
+
+        Raises
+        ------
+        GipfelError
+            They can't be listed.
+        """
+        result = await self._run((self._python, "-I", "-m", "gipfel_cluster.edf", "list", "--json"))
+        try:
+            return tuple(str(name) for name in json.loads(result.output))
+        except ValueError:
+            raise GipfelError(f"Your environments can't be listed: {_last(result)}.") from None
+
+    async def check(self, edf: str) -> None:
+        """Resolve and check an EDF, its image and its mounts.
+
+        Raises
+        ------
+        GipfelError
+            The first thing that is wrong with it.
+        """
+        argv = (self._python, "-I", "-m", "gipfel_cluster.edf", "check", "--here", "--json", edf)
+        result = await self._run(argv)
+        try:
+            answer = json.loads(result.output)
+            if isinstance(answer, list):
+                raise GipfelError(f"{edf} is a folder.", "Name one environment in it.")
+            if answer["valid"]:
+                return
+            error = next(each for each in answer["diagnostics"] if each["severity"] == "error")
+            where = f" ({error['file']}{', line ' + str(error['line']) if error.get('line') else ''})"
+            problem, fix = (
+                f"{error['message'].rstrip('.')}{where if error.get('file') else ''}.",
+                error["fix"],
+            )
+        except (ValueError, KeyError, TypeError, StopIteration):
+            raise GipfelError(f"The environment {edf} can't be checked: {_last(result)}.") from None
+        raise GipfelError(problem, fix)
+
+    async def make_log_folder(self) -> None:
+        """Make the folder of the jobs' logs, the user's alone.
+
+        Raises
+        ------
+        GipfelError
+            It can't be made.
+        """
+        result = await self._run(("mkdir", "--parents", "--mode=700", "--", self._account.log_folder))
+        if result.code:
+            raise GipfelError(
+                f"The folder {self._account.log_folder} can't be made: {_last(result)}.",
+                "Check your home folder and quota.",
+            )
+
+    async def last_lines(self, path: str, *, most: int = 20) -> str:
+        """The end of a log; empty where it can't be read."""
+        try:
+            result = await self._run(("tail", f"--lines={most}", "--", path))
+        except GipfelError:
+            return ""
+        return result.output[-8000:] if result.code == 0 else ""
+
+    async def _run(self, argv: Sequence[str]) -> CommandResult:
+        prefix = acting_as(self._account.user, self._exec_prefix)
+        try:
+            return await run_command((*prefix, *argv), environment=self._environment, limit=self._limit)
+        except TimeoutError as error:
+            raise GipfelError(
+                f"Your home folder did not answer within {self._limit:g} s.", "Try again in a few minutes."
+            ) from error
+
+
+class Tail(Frozen):
+    """The end of a job's log, and the one line of it that says what went wrong."""
+
+    text: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """Our own last words, else the last line."""
+        lines = [one_line(line) for line in self.text.splitlines() if line.strip()]
+        ours = [line for line in lines if line.startswith("gipfel: ")]
+        return (ours or lines or [""])[-1].removeprefix("gipfel: ")[:500]
+
+
+def _last(result: CommandResult) -> str:
+    lines = [line for line in result.errors.splitlines() if line.strip()]
+    return one_line(lines[-1]).rstrip(".")[:300] if lines else f"exit status {result.code}"

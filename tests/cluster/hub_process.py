@@ -1,0 +1,144 @@
+"""A real hub with its proxy, and its REST API as a client sees it."""
+
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+from gipfel_cluster.model import GipfelError
+from hub_user import HubUser
+from one_machine import wait_until
+
+READY_LIMIT_S = 60.0
+_REPOSITORY = Path(__file__).resolve().parents[2]
+_PROXY = "configurable-http-proxy"
+
+
+def proxy_folder() -> Path:
+    """Where the proxy's program is: ``$GIPFEL_PROXY``, the tree's own, else from npm in ``build/proxy``."""
+    given = os.environ.get("GIPFEL_PROXY")
+    built = _REPOSITORY / "build" / "proxy" / "node_modules" / ".bin"
+    for folder in (Path(given) if given else None, _REPOSITORY / "spawner/proxy/node_modules/.bin", built):
+        if folder and (folder / _PROXY).exists():
+            return folder
+    target = _REPOSITORY / "build" / "proxy"
+    target.mkdir(parents=True, exist_ok=True)
+    install = ["npm", "install", "--no-audit", "--no-fund", "--silent", "--prefix", str(target), _PROXY]
+    subprocess.run(install, check=True, timeout=300, env=_environment())
+    return built
+
+
+def _environment() -> dict[str, str]:
+    path = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"]
+    return {**os.environ, "PATH": ":".join(path)}
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on now."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+class HubProcess:
+    """A hub that runs as this user with the project's own configuration, from ``__enter__`` to ``__exit__``.
+
+    Parameters
+    ----------
+    state
+        A folder of this user's alone, for database, secrets and log.
+    environment
+        Variables for ``jupyterhub_config.py``.
+    proxy
+        The folder of the proxy's program.
+    """
+
+    def __init__(self, state: Path, environment: dict[str, str], *, proxy: Path) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log = state / "hub.log"
+        self.password = secrets.token_urlsafe(18)
+        self.api_token = secrets.token_hex(32)
+        ours = _environment()
+        self._environment = {
+            **ours,
+            **environment,
+            "PATH": f"{proxy}:{ours['PATH']}",
+            "GIPFEL_STATE": str(state),
+            "GIPFEL_PORT": str(self.port),
+            "GIPFEL_PASSWORD": self.password,
+            "GIPFEL_API_TOKEN": self.api_token,
+            "GIPFEL_START_TIMEOUT": "120",
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+        self._users: dict[str, HubUser] = {}
+
+    def __enter__(self) -> "HubProcess":
+        argv = [sys.executable, "-m", "jupyterhub", "-f", str(_REPOSITORY / "jupyterhub_config.py")]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._environment,
+                cwd=self.log.parent,
+                start_new_session=True,
+            )
+        if not wait_until(self._answers, READY_LIMIT_S):
+            words = self.last_words()
+            self.close()
+            raise GipfelError(f"The hub did not get ready within {READY_LIMIT_S:g} s.", words)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every server, the hub and its proxy."""
+        if self._process is None:
+            return
+        for user in self._users.values():
+            user.close()
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            # The proxy is in the hub's session: whatever the hub left of it ends here.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait(5)
+            self._process = None
+
+    def call(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """Call the Hub's REST API as the service that may do everything with servers."""
+        headers = {"Authorization": f"token {self.api_token}"}
+        return httpx.request(
+            method, f"{self.url}/hub/api{path}", headers=headers, timeout=30, trust_env=False, **options
+        )
+
+    def user(self, name: str) -> HubUser:
+        """A user who logged in through the login page and took a token of their own."""
+        if name not in self._users:
+            self._users[name] = HubUser.login(self.url, name, self.password)
+        return self._users[name]
+
+    def last_words(self, lines: int = 15) -> str:
+        """The end of the hub's log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def _answers(self) -> bool:
+        if self._process is None or self._process.poll() is not None:
+            raise GipfelError("The hub ended at its start.", self.last_words())
+        try:
+            return self.call("GET", "/users").status_code == 200
+        except httpx.TransportError:
+            return False

@@ -1,0 +1,130 @@
+"""A user of the hub: logs in, starts a server, talks to it through the proxy."""
+
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import websocket
+from kernel_client import Kernel
+
+START_LIMIT_S = 120.0
+STOP_LIMIT_S = 60.0
+
+
+class HubUser:
+    """Everything a person does with the hub and their server, with a token of their own."""
+
+    def __init__(self, url: str, name: str, token: str) -> None:
+        self.url = url
+        self.name = name
+        self.token = token
+        self._client = httpx.Client(
+            base_url=url, headers={"Authorization": f"token {token}"}, timeout=60, trust_env=False
+        )
+
+    @classmethod
+    def login(cls, url: str, name: str, password: str) -> "HubUser":
+        """Log in through the login page and make a token, as a person would."""
+        with httpx.Client(base_url=url, timeout=30, follow_redirects=True, trust_env=False) as browser:
+            browser.get("/hub/login").raise_for_status()
+            # A cookie for the login page and, after it, another one for the pages behind it.
+            form = {"username": name, "password": password, "_xsrf": _xsrf(browser)}
+            browser.post("/hub/login?next=/hub/token", data=form).raise_for_status()
+            made = browser.post(
+                f"/hub/api/users/{name}/tokens",
+                json={"note": "tests"},
+                headers={"X-XSRFToken": _xsrf(browser)},
+            )
+            made.raise_for_status()
+            return cls(url, name, made.json()["token"])
+
+    def request_server(self, options: dict[str, Any] | None = None) -> httpx.Response:
+        """Ask for a server and do not wait for it."""
+        return self._client.post(f"/hub/api/users/{self.name}/server", json=options or {})
+
+    def progress(self, limit_s: float = START_LIMIT_S) -> list[dict[str, Any]]:
+        """What the waiting page would show, from now to the end of the start."""
+        events = []
+        end = time.monotonic() + limit_s
+        with self._client.stream("GET", f"/hub/api/users/{self.name}/server/progress") as answer:
+            if answer.status_code != 200:
+                return []
+            for line in answer.iter_lines():
+                if line.startswith("data:"):
+                    events.append(json.loads(line[5:]))
+                    if events[-1].get("ready") or events[-1].get("failed"):
+                        break
+                if time.monotonic() > end:
+                    raise TimeoutError(
+                        f"{self.name}'s server did not start within {limit_s:g} s: {events[-2:]}"
+                    )
+        return events
+
+    def start_server(self, options: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+        """Start a server and wait for it; returns the events of its start, as the waiting page gets them."""
+        with ThreadPoolExecutor(1) as beside:
+            # The hub answers the request only after its first ten seconds, or at the end of the start.
+            request = beside.submit(self.request_server, options)
+            events: list[dict[str, Any]] = []
+            while not events and not request.done():
+                time.sleep(0.1)
+                events = self.progress()
+            answer = request.result()
+        assert answer.status_code in {201, 202}, answer.text
+        events = events or self.progress()
+        assert events[-1].get("ready"), events
+        return events
+
+    def server(self) -> dict[str, Any] | None:
+        """What the hub says of the user's server, None when there is none."""
+        model = self._client.get(f"/hub/api/users/{self.name}").raise_for_status().json()
+        server: dict[str, Any] | None = (model.get("servers") or {}).get("")
+        return server
+
+    def stop_server(self, limit_s: float = STOP_LIMIT_S) -> None:
+        """Stop the server and wait until the hub says that it is gone."""
+        self._client.delete(f"/hub/api/users/{self.name}/server")
+        end = time.monotonic() + limit_s
+        while self.server():
+            if time.monotonic() > end:
+                raise TimeoutError(f"{self.name}'s server did not stop within {limit_s:g} s.")
+            time.sleep(0.3)
+
+    def ask(self, path: str, *, whose: str = "", method: str = "GET", **options: Any) -> httpx.Response:
+        """Ask a user's server (by default one's own) through the proxy."""
+        return self._client.request(method, f"/user/{whose or self.name}/{path}", **options)
+
+    def websocket(self, path: str, *, whose: str = "", token: str | None = None) -> websocket.WebSocket:
+        """Open a websocket to a user's server through the proxy; an empty `token` sends none."""
+        token = self.token if token is None else token
+        return websocket.create_connection(
+            f"ws://{urlsplit(self.url).netloc}/user/{whose or self.name}/{path}",
+            header=[f"Authorization: token {token}"] if token else [],
+            timeout=60,
+            http_no_proxy=["127.0.0.1"],
+        )
+
+    def kernel(self, name: str = "python3") -> Kernel:
+        """Start a kernel on the user's server."""
+        answer = self.ask("api/kernels", method="POST", json={"name": name})
+        answer.raise_for_status()
+        kernel = answer.json()["id"]
+        return Kernel(self.websocket(f"api/kernels/{kernel}/channels"))
+
+    def close(self) -> None:
+        """Stop the server, if there is one, and forget the connection."""
+        try:
+            if self.server():
+                self.stop_server()
+        finally:
+            self._client.close()
+
+
+def _xsrf(browser: httpx.Client) -> str:
+    # Two cookies of that name live at / and /hub/; the page's own is the longest path's.
+    found = [cookie for cookie in browser.cookies.jar if cookie.name == "_xsrf" and cookie.value]
+    found.sort(key=lambda cookie: len(cookie.path))
+    return found[-1].value or "" if found else ""

@@ -1,0 +1,144 @@
+"""Images that the tests use, made from Debian packages once per machine.
+
+``debian.sqsh`` holds no Python, ``python.sqsh`` holds Debian's, ``debian`` is the first one unpacked.
+"""
+
+import argparse
+import fcntl
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gipfel_cluster.model import GipfelError
+
+SUITE = "bookworm"
+MARKER = "/opt/marker.txt"
+MARKER_TEXT = "made for Gipfel's tests\n"
+BUILD_LIMIT_S = 900
+#: Files that nothing reads in a test.
+_LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")
+_REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Images:
+    """Paths of the images; every user may read them."""
+
+    debian: Path
+    python: Path
+    unpacked: Path
+
+
+def missing() -> str | None:
+    """What this machine lacks to make images, in one line, or None."""
+    if os.geteuid() != 0:
+        return "Images are made by root only."
+    absent = [name for name in ("mmdebstrap", "mksquashfs") if shutil.which(name) is None]
+    if absent:
+        return f"This machine lacks {' and '.join(absent)}: apt-get install mmdebstrap squashfs-tools."
+    return None
+
+
+def images_folder() -> Path:
+    """``build/images`` where other users can read it, else a folder below ``/var/tmp``."""
+    parents = (_REPOSITORY, *_REPOSITORY.parents)
+    if all(parent.stat().st_mode & stat.S_IXOTH for parent in parents):
+        return _REPOSITORY / "build" / "images"
+    return Path(f"/var/tmp/gipfel-images-{os.getuid()}")
+
+
+def build_images(folder: Path | None = None) -> Images:
+    """Make what is not there yet; several processes may ask at once.
+
+    Raises
+    ------
+    GipfelError
+        A tool is missing or failed; nothing half made stays behind.
+    """
+    folder = images_folder() if folder is None else folder
+    images = Images(folder / "debian.sqsh", folder / "python.sqsh", folder / "debian")
+    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _made(images.unpacked, lambda target: _bootstrap(target))
+        _made(images.debian, lambda target: _squash(images.unpacked, target))
+        _made(images.python, lambda target: _squash_python(folder / ".python", target))
+    return images
+
+
+def _made(path: Path, make: Callable[[Path], None]) -> None:
+    if path.exists():
+        return
+    reason = missing()
+    if reason:
+        raise GipfelError(reason)
+    beside = path.with_name(f".{path.name}.half")
+    _remove(beside)
+    try:
+        make(beside)
+        beside.rename(path)
+    finally:
+        _remove(beside)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _bootstrap(target: Path, *packages: str) -> None:
+    options = [f"--dpkgopt=path-exclude={pattern}" for pattern in _LEFT_OUT]
+    include = [f"--include={','.join(packages)}"] if packages else []
+    _call(["mmdebstrap", "--quiet", "--variant=minbase", *options, *include, SUITE, str(target)])
+    target.chmod(0o755)
+    (target / MARKER.lstrip("/")).write_text(MARKER_TEXT)
+
+
+def _squash(source: Path, target: Path) -> None:
+    options = ["-comp", "zstd", "-Xcompression-level", "3", "-noappend", "-quiet", "-no-progress"]
+    _call(["mksquashfs", str(source), str(target), *options])
+    target.chmod(0o644)
+
+
+def _squash_python(root: Path, target: Path) -> None:
+    _remove(root)
+    try:
+        _bootstrap(root, "python3")
+        _squash(root, target)
+    finally:
+        _remove(root)
+
+
+def _call(argv: list[str]) -> None:
+    try:
+        subprocess.run(argv, check=True, capture_output=True, text=True, timeout=BUILD_LIMIT_S)
+    except subprocess.TimeoutExpired as error:
+        raise GipfelError(f"{argv[0]} took longer than {BUILD_LIMIT_S} s.") from error
+    except subprocess.CalledProcessError as error:
+        raise GipfelError(
+            f"{argv[0]} failed: {error.stderr[-500:]}", "Is the package mirror in reach?"
+        ) from error
+
+
+def main() -> int:
+    """Make the images and print where they are."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--folder", type=Path)
+    try:
+        images = build_images(parser.parse_args().folder)
+    except GipfelError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(images.debian, images.python, images.unpacked, sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,193 @@
+"""Two users at once, on the same node: neither sees the other's data."""
+
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import websocket
+from edf_files import write_edf
+from hub_process import HubProcess
+from hub_user import HubUser
+from images import Images
+from one_machine import OneMachine
+from unix_users import UnixUser
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def both(
+    hub: HubProcess, plain_users: tuple[UnixUser, UnixUser], images: Images
+) -> Iterator[tuple[HubUser, HubUser]]:
+    """Two servers that run at once; each user's EDF tries to mount the other's home folder's parent."""
+    users = []
+    for unix in plain_users:
+        unix.write("secret.txt", f"secret of {unix.name}\n")
+        write_edf(unix, "both", image=images.debian, mounts=(f"{unix.home.parent}:{unix.home.parent}",))
+        user = hub.user(unix.name)
+        assert user.request_server({"edf": "both", "gpus": 1}).status_code in {201, 202}
+        users.append(user)
+    for user in users:
+        assert user.progress()[-1].get("ready")
+    yield users[0], users[1]
+    for user in users:
+        user.stop_server()
+
+
+_PATHS = [
+    "lab",
+    "api/contents",
+    "api/kernels",
+    "api/status",
+    "gipfel/run",
+    "gipfel/saturation",
+    "gipfel/notebooks",
+]
+
+
+@pytest.mark.parametrize("path", _PATHS)
+def test_a_users_server_answers_its_user_only(both: tuple[HubUser, HubUser], path: str) -> None:
+    first, second = both
+    assert first.ask(path).status_code == 200
+    for asked, asking in ((first, second), (second, first)):
+        assert asking.ask(path, whose=asked.name).status_code in {302, 403, 404}
+
+
+@pytest.mark.parametrize("token", ["theirs", "none"])
+def test_a_users_stream_is_refused_to_others(both: tuple[HubUser, HubUser], token: str) -> None:
+    first, second = both
+    first.websocket("gipfel/saturation/stream").close()
+    with pytest.raises(websocket.WebSocketBadStatusException) as refused:
+        second.websocket(
+            "gipfel/saturation/stream", whose=first.name, token=second.token if token == "theirs" else ""
+        )
+    assert refused.value.status_code in {302, 403}
+
+
+def test_a_kernels_channels_are_refused_to_others(both: tuple[HubUser, HubUser]) -> None:
+    first, second = both
+    kernel = first.ask("api/kernels", method="POST", json={"name": "python3"}).json()["id"]
+    with pytest.raises(websocket.WebSocketBadStatusException):
+        second.websocket(f"api/kernels/{kernel}/channels", whose=first.name)
+
+
+def test_the_hub_lets_nobody_act_on_anothers_server(both: tuple[HubUser, HubUser]) -> None:
+    first, second = both
+    for path in (f"/users/{first.name}", f"/users/{first.name}/server/progress"):
+        answer = httpx.get(
+            f"{first.url}/hub/api{path}", headers={"Authorization": f"token {second.token}"}, trust_env=False
+        )
+        assert answer.status_code in {403, 404}
+    stolen = httpx.delete(
+        f"{first.url}/hub/api/users/{first.name}/server",
+        headers={"Authorization": f"token {second.token}"},
+        trust_env=False,
+    )
+    assert stolen.status_code in {403, 404}
+    assert first.server()
+
+
+def test_nobody_but_a_starting_server_reports_a_port(both: tuple[HubUser, HubUser]) -> None:
+    first, second = both
+    with first.kernel() as kernel:
+        api, token = kernel.value(
+            "[__import__('os').environ[n] for n in ('JUPYTERHUB_API_URL', 'JUPYTERHUB_API_TOKEN')]"
+        )
+    for body, headers in (
+        ({"port": 4444}, {"Authorization": f"token {token}"}),
+        ({"port": 4444}, {"Authorization": f"token {second.token}"}),
+        ({"port": 4444}, {}),
+    ):
+        answer = httpx.post(f"{api}/gipfel/server", json=body, headers=headers, trust_env=False)
+        assert answer.status_code in {400, 403}
+    assert (
+        httpx.post(
+            f"{api}/batchspawner",
+            json={"port": 4444},
+            headers={"Authorization": f"token {token}"},
+            trust_env=False,
+        ).status_code
+        == 404
+    )
+    assert first.ask("api/status").status_code == 200
+
+
+def test_files_of_a_run_are_its_users_alone(
+    both: tuple[HubUser, HubUser], plain_users: tuple[UnixUser, UnixUser]
+) -> None:
+    first, second = plain_users
+    runs = first.home / ".gipfel" / "runs"
+    # The home folder is opened on purpose: the run folders must hold on their own.
+    first.home.chmod(0o711)
+    try:
+        run = max(runs.iterdir(), key=lambda path: path.stat().st_mtime_ns)
+        for path in (run, run / "telemetry", run / "record.json", *run.glob("telemetry/*")):
+            assert not stat.S_IMODE(path.stat().st_mode) & 0o077, path
+            assert second.run("ls" if path.is_dir() else "cat", str(path)).returncode != 0, path
+    finally:
+        first.home.chmod(0o700)
+
+
+def test_a_mount_gives_no_more_than_its_user_has(
+    both: tuple[HubUser, HubUser], plain_users: tuple[UnixUser, UnixUser]
+) -> None:
+    first, second = plain_users
+    with both[1].kernel() as kernel:
+        assert kernel.value(f"open('{second.home}/secret.txt').read()") == f"secret of {second.name}\n"
+        assert "PermissionError" in kernel.run(f"open('{first.home}/secret.txt')").error
+        assert "PermissionError" in kernel.run(f"__import__('os').listdir('{first.home}')").error
+
+
+def test_in_the_container_no_process_of_others_is_seen(both: tuple[HubUser, HubUser]) -> None:
+    with both[0].kernel() as kernel:
+        kernel.run("import os; seen = [each for each in os.listdir('/proc') if each.isdigit()]")
+        owners = kernel.value("sorted({os.stat('/proc/' + each).st_uid for each in seen})")
+        count = kernel.value("len(seen)")
+        mine = kernel.value("os.getuid()")
+    assert owners == [mine]
+    assert count < 20
+
+
+def test_sockets_and_scratch_are_private(
+    both: tuple[HubUser, HubUser], plain_users: tuple[UnixUser, UnixUser]
+) -> None:
+    first, second = plain_users
+    with both[0].kernel() as kernel:
+        sockets = kernel.value("__import__('os').environ['GIPFEL_SOCKETS']")
+        listening = kernel.value(
+            "sorted(__import__('os').listdir(__import__('os').environ['GIPFEL_SOCKETS']))"
+        )
+    assert listening
+    assert second.run("ls", sockets).returncode != 0
+    scratch = Path(sockets).parent
+    assert scratch.is_relative_to("/tmp")
+    about = scratch.stat()
+    assert about.st_uid == first.uid
+    assert stat.S_IMODE(about.st_mode) == 0o700
+
+
+def test_a_servers_port_wants_a_token(
+    both: tuple[HubUser, HubUser], plain_users: tuple[UnixUser, UnixUser], cluster: OneMachine
+) -> None:
+    with both[0].kernel() as kernel:
+        node = kernel.value("__import__('socket').gethostname()")
+        ports = kernel.value(
+            "[int(line.split()[1].split(':')[1], 16) for line in open('/proc/net/tcp').readlines()[1:]"
+            " if line.split()[3] == '0A' and int(line.split()[7]) == __import__('os').getuid()]"
+        )
+    assert ports
+    for port in ports:
+        try:
+            answer = httpx.get(
+                f"http://{cluster.addresses[node]}:{port}/user/{both[0].name}/api/contents",
+                trust_env=False,
+                timeout=5,
+            )
+        except httpx.TransportError:
+            continue
+        assert answer.status_code in {302, 403, 404}
+    with both[0].kernel() as kernel:
+        kinds = kernel.value("__import__('ipykernel').connect.get_connection_info(unpack=True)['transport']")
+    assert kinds == "ipc"

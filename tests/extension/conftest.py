@@ -1,0 +1,148 @@
+"""A real Jupyter server with the extension, in a process and folders of its own."""
+
+import http.cookiejar
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import websocket
+
+_TOKEN = "a-token-of-the-tests"
+_START_S = 40.0
+
+
+@dataclass
+class JupyterServer:
+    """A running server and its folders."""
+
+    process: subprocess.Popen[bytes]
+    url: str
+    root: Path
+    home: Path
+    temporary: Path
+
+    def call(self, path: str, method: str = "GET", body: object = None, **headers: str) -> tuple[int, Any]:
+        """Status and JSON of a request; with the token unless `Authorization` is given."""
+        headers = {"Authorization": f"token {_TOKEN}", **headers}
+        data = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(
+            self.url + path, data, {k: v for k, v in headers.items() if v}, method=method
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            text = error.read().decode()
+            return error.code, json.loads(text) if text.startswith("{") else text
+
+    def stream(self, query: str = "window=60", **options: Any) -> websocket.WebSocket:
+        """The stream's websocket; with the token unless `header` is given."""
+        options.setdefault("header", [f"Authorization: token {_TOKEN}"])
+        url = self.url.replace("http", "ws") + f"gipfel/saturation/stream?{query}"
+        return websocket.create_connection(url, timeout=20, **options)
+
+    def cookie(self) -> str:
+        """What a browser sends after the login."""
+        jar = http.cookiejar.CookieJar()
+        opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(jar))
+        opener.open(f"{self.url}api/status?token={_TOKEN}", timeout=20).close()
+        return "; ".join(f"{cookie.name}={cookie.value}" for cookie in jar)
+
+    def recorders(self) -> list[psutil.Process]:
+        """The recorder processes below the server."""
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        return [child for child in children if "gipfel_extension.telemetry.recorder" in child.cmdline()]
+
+    def wait(self, check: Callable[[], Any], seconds: float = 15.0) -> Any:
+        """What a check gives as soon as that is true."""
+        return wait_for(check, seconds)
+
+    def stop(self) -> None:
+        """End it as a terminal or a scheduler does."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(15)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        shutil.rmtree(self.temporary, ignore_errors=True)
+
+
+def wait_for(check: Callable[[], Any], seconds: float = 15.0) -> Any:
+    """What a check gives as soon as that is true."""
+    deadline = time.monotonic() + seconds
+    while not (found := check()):
+        assert time.monotonic() < deadline, f"nothing within {seconds:g} s"
+        time.sleep(0.1)
+    return found
+
+
+def _start(folder: Path, environment: dict[str, str]) -> JupyterServer:
+    home, root, runtime = folder / "home", folder / "root", folder / "runtime"
+    for each in (home, root, runtime):
+        each.mkdir(parents=True, exist_ok=True)
+    # Outside pytest's folders, whose paths are too long for sockets.
+    temporary = Path(tempfile.mkdtemp(prefix="gipfel-jupyter-test-", dir="/tmp"))
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("GIPFEL_", "JUPYTER"))}
+    settings = {
+        "HOME": str(home),
+        "JUPYTER_RUNTIME_DIR": str(runtime),
+        "JUPYTER_TOKEN": _TOKEN,
+        "JUPYTER_PREFER_ENV_PATH": "0",
+        "TMPDIR": str(temporary),
+    }
+    command = [sys.executable, "-m", "jupyter_server", "--no-browser", "--port=0", "--allow-root"]
+    command += [f"--ServerApp.root_dir={root}", "--ServerApp.jpserver_extensions={'gipfel_extension': True}"]
+    command += ["--GipfelExtension.interval=0.2"]
+    with (folder / "server.log").open("wb") as log:
+        process = subprocess.Popen(command, env={**kept, **settings, **environment}, stdout=log, stderr=log)
+
+    def address() -> str | None:
+        assert process.poll() is None, (folder / "server.log").read_text()
+        found = runtime / f"jpserver-{process.pid}.json"
+        if not found.exists():
+            return None
+        url = str(json.loads(found.read_text())["url"]).replace("localhost", "127.0.0.1")
+        try:
+            urllib.request.urlopen(url + "api", timeout=1).close()
+        except OSError:
+            return None
+        return url
+
+    return JupyterServer(process, wait_for(address, _START_S), root, home, temporary)
+
+
+@pytest.fixture
+def start_server(tmp_path: Path) -> Iterator[Callable[..., JupyterServer]]:
+    """Starts servers with environment variables of a test's choice, and ends them."""
+    started: list[JupyterServer] = []
+
+    def start(**environment: str) -> JupyterServer:
+        started.append(_start(tmp_path / f"server{len(started)}", environment))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.stop()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterServer]:
+    """One server without a job, shared by the tests of a module."""
+    found = _start(tmp_path_factory.mktemp("shared"), {})
+    yield found
+    found.stop()

@@ -1,0 +1,54 @@
+import json
+
+import nbformat
+import pytest
+
+
+@pytest.fixture
+def server(start_server, tmp_path):
+    """A server with two notebooks on its data path, one of which is damaged."""
+    folder = tmp_path / "share" / "gipfel" / "notebooks"
+    folder.mkdir(parents=True)
+    cells = [nbformat.v4.new_markdown_cell("# Measure it\nwords"), nbformat.v4.new_code_cell("1 + 1")]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), folder / "measure-it.ipynb")
+    return start_server(JUPYTER_PATH=str(folder.parent.parent))
+
+
+def test_shipped_notebooks_are_listed_by_their_titles(server):
+    status, answer = server.call("gipfel/notebooks")
+    assert status == 200
+    assert {"name": "measure-it", "title": "Measure it"} in answer["notebooks"]
+
+
+def test_a_copy_is_made_once_and_never_overwritten(server):
+    assert server.call("gipfel/notebooks/measure-it", "POST", {}) == (
+        201,
+        {"path": "measure-it.ipynb", "created": True},
+    )
+    copy = server.root / "measure-it.ipynb"
+    assert nbformat.read(copy, 4).cells[1].source == "1 + 1"
+    changed = copy.read_text().replace("1 + 1", "2 + 2")
+    copy.write_text(changed)
+    assert server.call("gipfel/notebooks/measure-it", "POST", {}) == (
+        200,
+        {"path": "measure-it.ipynb", "created": False},
+    )
+    assert copy.read_text() == changed
+
+
+def test_unknown_names_and_paths_are_refused(server):
+    status, answer = server.call("gipfel/notebooks/other", "POST", {})
+    assert status == 400
+    assert "measure-it" in answer["message"]
+    for name in ("..%2Fx", ".hidden", "a%2Fb"):
+        assert server.call(f"gipfel/notebooks/{name}", "POST", {})[0] == 404
+    assert list(server.root.iterdir()) == []
+
+
+def test_a_damaged_notebook_is_said_in_one_line(server, tmp_path):
+    (tmp_path / "share" / "gipfel" / "notebooks" / "broken.ipynb").write_text('{"cells"')
+    status, answer = server.call("gipfel/notebooks/broken", "POST", {})
+    assert status == 400
+    assert "can't be read as a notebook" in answer["message"]
+    assert "\n" not in json.dumps(answer)
+    assert not (server.root / "broken.ipynb").exists()

@@ -1,0 +1,89 @@
+import json
+import stat
+from pathlib import Path
+
+import psutil
+from gipfel_cluster.runs import RunFolder
+
+
+def test_a_server_without_a_job_records_its_own_machine(server):
+    status, run = server.call("gipfel/run")
+    assert status == 200
+    folder = Path(run["run"])
+    assert folder.parent == server.home / ".gipfel" / "runs"
+    assert folder.name.startswith(f"local-{server.process.pid}-")
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    hosts = server.wait(lambda: [d for d in server.call("gipfel/run")[1]["devices"] if d["kind"] == "host"])
+    assert len(hosts) == 1
+    assert (run["edf"], run["ends_ns"], run["job_id"]) == (None, None, "")
+    assert run["record"]["node"] == run["node"] != ""
+    assert len(server.recorders()) == 1
+
+
+def test_a_job_is_described_by_its_record_and_records_itself(start_server, tmp_path):
+    folder = RunFolder.create(tmp_path / "runs", "alps", "48812")
+    record = {"edf": {"name": "ngc-25.05", "image": "x"}, "edf_digest": "sha256:ab"}
+    folder.write_record({**record, "time_limit_ends": "2030-01-02T03:04:05+00:00"})
+    sockets = tmp_path / "sockets"
+    sockets.mkdir(0o700)
+    job = {"GIPFEL_RUN": folder.path, "GIPFEL_SOCKETS": sockets, "GIPFEL_NODE": "nid001234"}
+    server = start_server(**{name: str(value) for name, value in job.items()})
+    status, run = server.call("gipfel/run")
+    assert status == 200
+    assert (run["node"], run["cluster"], run["job_id"]) == ("nid001234", "alps", "48812")
+    assert run["edf"] == {"name": "ngc-25.05", "digest": "sha256:ab"}
+    assert run["ends_ns"] == 1893553445 * 10**9
+    assert server.recorders() == []
+    assert server.call("gipfel/saturation")[1]["status"]["state"] == "absent"
+
+
+def test_a_run_folder_that_is_gone_is_said_in_one_line(start_server, tmp_path):
+    server = start_server(GIPFEL_RUN=str(tmp_path / "gone"))
+    status, run = server.call("gipfel/run")
+    assert (status, run["run"]) == (200, None)
+    assert "is not there" in run["message"]
+    assert "\n" not in run["message"]
+    assert server.call("gipfel/saturation")[0] == 400
+    message = json.loads(server.stream().recv())
+    assert (message["type"], message["status"]["state"]) == ("status", "absent")
+    assert "is not there" in message["status"]["message"]
+
+
+def test_nothing_is_left_when_the_server_ends(start_server):
+    server = start_server()
+    server.call("gipfel/telemetry/source", "POST", {"source": "synthetic:training"})
+    recorders = server.recorders()
+    assert len(recorders) == 2
+    folder = Path(server.call("gipfel/run")[1]["run"])
+    assert len(list(server.temporary.glob("gipfel-*/job.sock"))) == 1
+    server.process.terminate()
+    server.process.wait(15)
+    assert psutil.wait_procs(recorders, timeout=10)[1] == []
+    assert list(server.temporary.glob("gipfel-*")) == []
+    segments = sorted(path.name for path in (folder / "telemetry").glob("*.arrows"))
+    assert len(segments) == 2
+    assert all(name.endswith(".closed.arrows") for name in segments)
+
+
+def test_recorders_end_with_a_server_that_is_killed(start_server):
+    server = start_server()
+    server.call("gipfel/run")
+    recorders = server.recorders()
+    assert len(recorders) == 1
+    server.process.kill()
+    server.process.wait()
+    assert psutil.wait_procs(recorders, timeout=10)[1] == []
+
+
+def test_every_route_refuses_who_is_not_logged_in(server):
+    for method, path in [
+        ("GET", "gipfel/run"),
+        ("GET", "gipfel/saturation"),
+        ("POST", "gipfel/telemetry/source"),
+        ("DELETE", "gipfel/telemetry/source"),
+        ("GET", "gipfel/notebooks"),
+        ("POST", "gipfel/notebooks/measure-saturation"),
+    ]:
+        body = {"source": "synthetic:training"} if method == "POST" else None
+        for authorization in ("", "token wrong"):
+            assert server.call(path, method, body, Authorization=authorization)[0] == 403, (method, path)

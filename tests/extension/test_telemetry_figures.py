@@ -1,0 +1,171 @@
+"""Figures: what plotly accepts, what a live view extends, and the image that needs no browser."""
+
+import io
+import json
+
+import matplotlib.image
+import numpy as np
+import plotly.graph_objects
+import pytest
+from gipfel_extension.telemetry.figures import figure_delta, saturation_figure, static_image
+from gipfel_extension.telemetry.sample import HOST_METRICS, Device, Sample, SampleTable
+from gipfel_extension.telemetry.sources.synthetic import SyntheticSource
+
+START = 1_700_000_000 * 10**9
+HOST = Device("host:n1", "host", "n1", None, node="n1", scope="job cgroup")
+GPU = Device("GPU-1", "gpu", "NVIDIA H100 80GB", 3, node="n1")
+
+
+class SetClock:
+    now_ns = START
+
+    def time_ns(self) -> int:
+        return self.now_ns
+
+    def monotonic_ns(self) -> int:
+        return self.now_ns
+
+
+def host_sample(second: float) -> Sample:
+    values = dict.fromkeys(HOST_METRICS)
+    values.update(CPU_UTIL=0.25, MEMORY_USED=3e9, MEMORY_TOTAL=12e9, IO_READ_BYTES=5e6, IO_WRITE_BYTES=2e6)
+    return Sample(START + int(second * 1e9), 0, HOST.uuid, values)
+
+
+def gpu_sample(second: float, **values: float | None) -> Sample:
+    return Sample(START + int(second * 1e9), 0, GPU.uuid, values)
+
+
+def simulated(seconds: int = 60) -> SampleTable:
+    clock = SetClock()
+    source = SyntheticSource("training", clock=clock)
+    samples = []
+    for second in range(seconds):
+        clock.now_ns = START + second * 10**9
+        samples += [*source.read(), host_sample(second)]
+    return SampleTable.from_samples(samples, (*source.devices, HOST), interval=1.0)
+
+
+REAL = SampleTable.from_samples([gpu_sample(0, SM_ACTIVE=0.5), host_sample(0)], (HOST, GPU), interval=1.0)
+EMPTY = SampleTable(columns={})
+DEVICES_ONLY = SampleTable.from_samples([], (HOST, GPU))
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize(
+    "table", [simulated(), REAL, EMPTY, DEVICES_ONLY], ids=["simulated", "real", "empty", "devices"]
+)
+def test_plotly_accepts_the_figure_and_json_holds_it(table, dark):
+    figure = saturation_figure(table, window_s=60.0, dark=dark)
+    again = json.loads(json.dumps(figure, allow_nan=False))
+    assert again == figure
+    plotted = plotly.graph_objects.Figure(figure)
+    assert len(plotted.data) == len(figure["data"])
+
+
+def test_a_row_for_each_gpu_then_the_hosts_two():
+    figure = saturation_figure(simulated(), window_s=60.0)
+    axes = [key for key in figure["layout"] if key.startswith("yaxis")]
+    assert len(axes) == 6
+    titles = [note["text"] for note in figure["layout"]["annotations"] if note["yref"].endswith("domain")]
+    assert titles == [*(f"GPU {i} · simulated GPU" for i in range(4)), "Host n1", "I/O n1, MB/s"]
+    assert [trace["uid"] for trace in figure["data"][:4]] == [
+        f"GPU-simulated-training-0/{metric}"
+        for metric in ("GPU_UTIL", "SM_ACTIVE", "PIPE_TENSOR_ACTIVE", "DRAM_ACTIVE")
+    ]
+    assert len({trace["uid"] for trace in figure["data"]}) == len(figure["data"]) == 20
+
+
+def test_no_two_lines_of_a_row_share_a_colour_or_a_dash():
+    for dark in (False, True):
+        data = saturation_figure(simulated(), window_s=60.0, dark=dark)["data"]
+        for axis in {trace["yaxis"] for trace in data}:
+            lines = [trace["line"] for trace in data if trace["yaxis"] == axis]
+            assert (
+                len({line["dash"] for line in lines}) == len({line["color"] for line in lines}) == len(lines)
+            )
+
+
+def test_simulated_is_said_in_title_and_mark_and_only_then():
+    layout = saturation_figure(simulated(), window_s=60.0)["layout"]
+    assert "simulated" in layout["title"]["text"]
+    assert "simulated" in [note["text"] for note in layout["annotations"]]
+    assert layout["meta"] == {"window_s": 60.0, "simulated": True}
+    assert "simulated" not in json.dumps(saturation_figure(REAL, window_s=60.0)).replace(
+        '"simulated": false', ""
+    )
+
+
+def test_values_are_in_per_cent_and_megabytes():
+    traces = {trace["uid"]: trace for trace in saturation_figure(REAL, window_s=60.0)["data"]}
+    assert traces["GPU-1/SM_ACTIVE"]["y"] == [50.0]
+    assert traces["GPU-1/SM_ACTIVE"]["x"] == [START // 10**6]
+    assert traces["GPU-1/DRAM_ACTIVE"]["y"] == [None]
+    assert traces["host:n1/MEMORY_USED"]["y"] == [25.0]
+    assert traces["host:n1/IO_READ_BYTES"]["y"] == [5.0]
+    assert traces["host:n1/CPU_UTIL"]["hovertemplate"] == "CPU of the job cgroup %{y:.0f} %<extra></extra>"
+
+
+def test_the_delta_continues_the_figure():
+    later = [host_sample(2), gpu_sample(2, SM_ACTIVE=None), gpu_sample(1, SM_ACTIVE=0.25)]
+    delta = figure_delta(later)
+    assert delta["GPU-1/SM_ACTIVE"] == {
+        "x": [START // 10**6 + 1000, START // 10**6 + 2000],
+        "y": [25.0, None],
+    }
+    assert delta["host:n1/MEMORY_USED"]["y"] == [25.0]
+    table = REAL.merged(SampleTable.from_samples(later, (HOST, GPU)))
+    whole = {trace["uid"]: trace for trace in saturation_figure(table, window_s=60.0)["data"]}
+    assert set(delta) <= set(whole)
+    for uid, trace in delta.items():
+        assert whole[uid]["x"][1:] == trace["x"]
+        assert whole[uid]["y"][1:] == trace["y"]
+
+
+def test_a_pause_is_a_gap_and_not_a_line():
+    samples = [gpu_sample(s, SM_ACTIVE=0.5) for s in (0, 1, 2, 30, 31)]
+    table = SampleTable.from_samples(samples, [GPU], interval=1.0)
+    trace = next(t for t in saturation_figure(table, window_s=60.0)["data"] if t["uid"] == "GPU-1/SM_ACTIVE")
+    assert trace["y"] == [50.0, 50.0, 50.0, None, 50.0, 50.0]
+    assert trace["connectgaps"] is False
+
+
+def test_a_long_run_is_averaged_and_missing_stays_missing():
+    samples = [gpu_sample(s, SM_ACTIVE=(s % 2) if s < 5000 else None) for s in range(10_000)]
+    table = SampleTable.from_samples(samples, [GPU], interval=1.0)
+    trace = next(t for t in saturation_figure(table, window_s=1e6)["data"] if t["uid"] == "GPU-1/SM_ACTIVE")
+    assert len(trace["x"]) <= 1200
+    known = [value for value in trace["y"] if value is not None]
+    assert np.mean(known) == pytest.approx(50, abs=2)
+    assert 0.4 < len(known) / len(trace["y"]) < 0.6
+
+
+def test_the_window_ends_at_the_newest_sample():
+    figure = saturation_figure(simulated(), window_s=20.0)
+    last = START // 10**6 + 59_000
+    assert figure["layout"]["xaxis"]["range"] == [last - 20_000, last]
+    assert min(trace["x"][0] for trace in figure["data"]) >= last - 20_000
+
+
+@pytest.mark.parametrize("width", [320, 900])
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_image_is_drawn_without_a_browser(width, dark):
+    figure = saturation_figure(simulated(), window_s=60.0, dark=dark)
+    data = static_image(figure, width=width)
+    assert data.startswith(b"\x89PNG")
+    pixels = matplotlib.image.imread(io.BytesIO(data))
+    assert pixels.shape[1] == pytest.approx(width * 1.5, abs=2)
+    # Each line's colour is on the page, and most of the page is ground.
+    for trace in figure["data"]:
+        colour = [int(trace["line"]["color"][i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        assert (np.abs(pixels[..., :3] - colour).max(axis=2) < 0.06).any(), trace["uid"]
+    ground = pixels[0, 0, :3]
+    assert 0.6 < (np.abs(pixels[..., :3] - ground).max(axis=2) < 0.05).mean() < 0.99
+
+
+@pytest.mark.parametrize("table", [EMPTY, DEVICES_ONLY, REAL], ids=["empty", "devices", "real"])
+def test_the_image_of_little_is_not_blank(table):
+    pixels = matplotlib.image.imread(
+        io.BytesIO(static_image(saturation_figure(table, window_s=60.0), width=320))
+    )
+    assert np.ptp(pixels[..., :3]) > 0.5

@@ -1,0 +1,188 @@
+"""Segments: what was flushed reads back, whatever became of the writer."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gipfel_extension.telemetry.sample import GPU_METRICS, HOST_METRICS, Device, Sample, SampleTable
+from gipfel_extension.telemetry.segments import (
+    Provenance,
+    SegmentWriter,
+    read_parquet,
+    read_samples,
+    read_segment,
+    write_parquet,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+GPU = Device("GPU-8c1f", "gpu", "NVIDIA GH200 120GB", 0, node="nid001")
+HOST = Device("host:nid001", "host", "nid001", None, node="nid001", scope="job cgroup")
+ORIGIN = Provenance("nid001", "job", "host, nvml+gpm", simulated=False, interval=1.0, devices=(HOST, GPU))
+
+
+def gpu_sample(second: int, **values: float | None) -> Sample:
+    return Sample(second * 10**9, 5 * 10**9 + second, GPU.uuid, dict(values))
+
+
+def host_sample(second: int, **values: float | None) -> Sample:
+    return Sample(second * 10**9, 5 * 10**9 + second, HOST.uuid, dict(values))
+
+
+def written(folder: Path, batches: list[list[Sample]], origin: Provenance = ORIGIN) -> SegmentWriter:
+    folder.mkdir(exist_ok=True)
+    writer = SegmentWriter(folder, origin, start_ns=1_700_000_000_000_000_000)
+    for batch in batches:
+        writer.write(batch)
+    return writer
+
+
+def test_reads_back_values_devices_and_what_is_missing(tmp_path):
+    written(
+        tmp_path,
+        [[gpu_sample(1, SM_ACTIVE=0.5, PCIE_TX_BYTES=25e9, FB_USED=None), host_sample(1, CPU_UTIL=0.0)]],
+    )
+    table = read_samples(tmp_path)
+    assert table.devices == (HOST, GPU)
+    gpu = table.of(GPU.uuid)
+    assert gpu["time_ns"].tolist() == [10**9]
+    assert gpu["monotonic_ns"].tolist() == [5 * 10**9 + 1]
+    assert gpu["SM_ACTIVE"].tolist() == [0.5]
+    assert gpu["PCIE_TX_BYTES"].tolist() == [25e9]
+    assert np.isnan(gpu["FB_USED"][0])
+    assert np.isnan(gpu["POWER_USAGE"][0])
+    assert table.of(HOST.uuid)["CPU_UTIL"].tolist() == [0.0]
+    assert set(gpu) == {"time_ns", "monotonic_ns", *GPU_METRICS}
+    assert set(table.of(HOST.uuid)) == {"time_ns", "monotonic_ns", *HOST_METRICS}
+    assert table.source == "host, nvml+gpm"
+    assert table.interval == 1.0
+    assert not table.simulated
+
+
+def test_a_closed_segment_says_so_and_is_its_owners_alone(tmp_path):
+    writer = written(tmp_path, [[gpu_sample(1)]])
+    assert [s.state for s in read_samples(tmp_path).segments] == ["open"]
+    closed = writer.close()
+    assert closed.name == "nid001-1700000000000000000-0.closed.arrows"
+    assert closed.stat().st_mode & 0o777 == 0o600
+    assert [s.state for s in read_samples(tmp_path).segments] == ["closed"]
+
+
+def test_devices_are_known_before_the_first_sample(tmp_path):
+    written(tmp_path, [])
+    table = read_samples(tmp_path)
+    assert table.devices == (HOST, GPU)
+    assert table.rows == 0
+    assert table.last_ns is None
+
+
+def test_torn_at_every_byte_of_the_last_batch(tmp_path):
+    writer = written(tmp_path / "whole", [[gpu_sample(1, SM_ACTIVE=0.1)], [gpu_sample(2, SM_ACTIVE=0.2)]])
+    before = writer.path.stat().st_size
+    writer.write([gpu_sample(3, SM_ACTIVE=0.3), host_sample(3, CPU_UTIL=0.3)])
+    content = writer.path.read_bytes()
+    torn = tmp_path / "torn.arrows"
+    for length in range(before, len(content) + 1):
+        torn.write_bytes(content[:length])
+        table = read_segment(torn)
+        complete = length == len(content)
+        assert table.of(GPU.uuid)["SM_ACTIVE"].tolist() == ([0.1, 0.2, 0.3] if complete else [0.1, 0.2]), (
+            length
+        )
+        expected = "open" if length in (before, len(content)) else "torn"
+        assert table.segments[0].state == expected, length
+
+
+def test_cut_within_the_schema_is_unreadable_but_no_error(tmp_path):
+    writer = written(tmp_path / "whole", [[gpu_sample(1)]])
+    content = writer.path.read_bytes()
+    (tmp_path / "empty.arrows").write_bytes(b"")
+    (tmp_path / "head.arrows").write_bytes(content[:200])
+    table = read_samples(tmp_path)
+    assert [s.state for s in table.segments] == ["unreadable", "unreadable"]
+    assert table.rows == 0
+
+
+def test_a_tail_of_zeros_is_torn_and_not_an_end(tmp_path):
+    writer = written(tmp_path, [[gpu_sample(1, SM_ACTIVE=0.1)]])
+    with writer.path.open("ab") as file:
+        file.write(bytes(4096))
+    (state,) = read_samples(tmp_path).segments
+    assert (state.state, state.rows) == ("torn", 1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(place=st.integers(0, 3000), value=st.integers(0, 255))
+def test_a_flipped_byte_never_ends_the_reader(tmp_path_factory, place, value):
+    folder = tmp_path_factory.mktemp("flipped")
+    writer = written(folder, [[gpu_sample(1, SM_ACTIVE=0.1)], [gpu_sample(2, SM_ACTIVE=0.2)]])
+    content = bytearray(writer.path.read_bytes())
+    # From the first sample on: the schema before it is written once and flushed long before any crash.
+    start = len(content) - 2 * (len(content) // 4)
+    content[min(start + place, len(content) - 1)] = value
+    writer.path.write_bytes(content)
+    read_samples(folder)
+
+
+def test_two_recorders_in_one_folder(tmp_path):
+    simulated = Device("GPU-simulated-0", "gpu", "simulated GPU", 0, node="nid001", simulated=True)
+    other = replace(
+        ORIGIN, recorder="simulated", source="synthetic:training", simulated=True, devices=(simulated,)
+    )
+    first = written(tmp_path, [[gpu_sample(1, SM_ACTIVE=0.1)]])
+    second = written(tmp_path, [[Sample(10**9, 1, simulated.uuid, {"SM_ACTIVE": 0.9})]], other)
+    third = written(tmp_path, [[gpu_sample(2, SM_ACTIVE=0.2)]])
+    assert len({first.path, second.path, third.path}) == 3
+    assert second.path.name.startswith("simulated-nid001-")
+    assert read_samples(tmp_path, simulated=True).devices == (simulated,)
+    assert simulated not in read_samples(tmp_path, simulated=False).devices
+    both = read_samples(tmp_path)
+    assert both.simulated
+    assert both.of(GPU.uuid)["SM_ACTIVE"].tolist() == [0.1, 0.2]
+    assert both.of(simulated.uuid)["SM_ACTIVE"].tolist() == [0.9]
+
+
+def test_since_leaves_out_older_samples_and_keeps_devices(tmp_path):
+    written(tmp_path, [[gpu_sample(s, SM_ACTIVE=s / 10) for s in (1, 2, 3)]])
+    table = read_samples(tmp_path, since_ns=2 * 10**9)
+    assert table.of(GPU.uuid)["SM_ACTIVE"].tolist() == [0.2, 0.3]
+    assert table.devices == (HOST, GPU)
+
+
+def test_a_missing_folder_is_an_empty_table(tmp_path):
+    assert read_samples(tmp_path / "nowhere").devices == ()
+
+
+def test_a_node_name_never_leaves_the_folder(tmp_path):
+    writer = written(tmp_path, [], replace(ORIGIN, node="../../etc/x"))
+    assert writer.path.parent == tmp_path
+    assert read_samples(tmp_path).segments[0].node == "../../etc/x"
+
+
+def test_parquet_holds_the_same_table(tmp_path):
+    written(tmp_path, [[gpu_sample(1, SM_ACTIVE=0.5), gpu_sample(2), host_sample(1, CPU_UTIL=0.25)]])
+    table = read_samples(tmp_path)
+    write_parquet(table, tmp_path / "trace.parquet")
+    again = read_parquet(tmp_path / "trace.parquet")
+    assert again.devices == table.devices
+    for device in table.devices:
+        for name, column in table.of(device.uuid).items():
+            np.testing.assert_array_equal(again.of(device.uuid)[name], column)
+
+
+def test_a_union_holds_each_time_once():
+    table = SampleTable.from_samples([gpu_sample(2, SM_ACTIVE=0.2), gpu_sample(1, SM_ACTIVE=0.1)], [GPU])
+    again = SampleTable.from_samples([gpu_sample(2, SM_ACTIVE=0.2), gpu_sample(3, SM_ACTIVE=0.3)], [GPU])
+    assert table.merged(again).of(GPU.uuid)["SM_ACTIVE"].tolist() == [0.1, 0.2, 0.3]
+
+
+def test_devices_survive_json():
+    assert Device.from_json({**HOST.to_json(), "of a later version": 1}) == HOST
+
+
+def test_a_full_disk_is_an_error_of_write(tmp_path):
+    writer = written(tmp_path, [])
+    writer.abandon()
+    with pytest.raises((OSError, ValueError)):
+        writer.write([gpu_sample(1)])

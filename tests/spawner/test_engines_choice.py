@@ -1,0 +1,104 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import gipfel_cluster
+import pytest
+from gipfel_cluster.edf import Edf, Mount
+from gipfel_cluster.engines import ContainerRequest, engine_for, engine_invocation, engine_names
+from gipfel_cluster.model import GipfelError
+
+PLAIN = Edf(name="plain", path=None, env={"A": "edf", "GONE": ""}, workdir="/usr")
+IMAGE = Edf(name="image", path=None, image="/none.sqsh")
+
+
+def request(edf, *command, **more):
+    return ContainerRequest(edf=edf, command=command, scratch="/nowhere", **more)
+
+
+def test_without_an_image_it_is_the_host():
+    assert engine_for(PLAIN, "bubblewrap").name == "host"
+    assert engine_for(PLAIN).name == "host"
+    assert engine_for(IMAGE).name == "bubblewrap"
+    assert engine_names() == ("bubblewrap", "host")
+
+
+@pytest.mark.parametrize(("edf", "name"), [(IMAGE, "host"), (IMAGE, "docker"), (PLAIN, "docker")])
+def test_an_engine_that_can_not_is_one_line(edf, name):
+    with pytest.raises(GipfelError) as error:
+        engine_for(edf, name)
+    assert error.value.fix
+
+
+def test_the_host_runs_the_command_in_its_folder_with_its_variables():
+    offered = {"A": "host", "GONE": "1", "TOKEN": "t"}
+    invocation = engine_for(PLAIN).render(
+        request(PLAIN, "/bin/sh", "-c", 'echo "$A-$TOKEN-${GONE-unset}"; pwd; exit 5', environment=offered),
+        python=sys.executable,
+    )
+    done = subprocess.run(
+        invocation.argv, env=invocation.environment, capture_output=True, text=True, cwd="/"
+    )
+    assert (done.returncode, done.stdout) == (5, "edf-t-unset\n/usr\n")
+    assert invocation.notes == ()
+
+
+def test_the_host_says_which_mounts_it_does_not_make():
+    edf = PLAIN.model_copy(
+        update={"mounts": (Mount(source="/a", destination="/a"), Mount(source="/a", destination="/b"))}
+    )
+    (note,) = engine_for(edf).render(request(edf, "true"), python=sys.executable).notes
+    assert "/a:/b" in note
+
+
+def test_the_host_refuses_an_image_and_no_command():
+    with pytest.raises(GipfelError):
+        engine_for(PLAIN).render(request(IMAGE, "true"), python=sys.executable)
+    with pytest.raises(GipfelError):
+        engine_for(PLAIN).render(request(PLAIN), python=sys.executable)
+
+
+@pytest.mark.parametrize(
+    "edf",
+    [
+        IMAGE,
+        Edf(name="x", path=None, image="ubuntu:24.04"),
+        Edf(name="x", path=None, image="/usr", mounts=(Mount(source="/none", destination="/x"),)),
+        Edf(name="x", path=None, image="/usr", env={"A": "x" * (200 << 10)}),
+    ],
+)
+def test_what_bubblewrap_can_not_run_is_one_line(edf):
+    with pytest.raises(GipfelError) as error:
+        engine_for(edf).render(request(edf, "true"), python=sys.executable)
+    assert error.value.fix
+
+
+def test_bubblewrap_keeps_everything_out_of_the_argv_and_says_what_it_does_not_do():
+    edf = Edf(
+        name="x",
+        path=None,
+        image="/usr",
+        entrypoint=True,
+        env={"SECRET": "hidden"},
+        devices=("nvidia.com/gpu=all",),
+        annotations={"com.hooks.cxi.enabled": "true"},
+        mounts=(Mount(source="/tmp", destination="/x", flags=("ro", "noexec")),),
+    )
+    invocation = engine_for(edf).render(request(edf, "true"), python=("a", "b"))
+    assert invocation.argv == ("a", "b", "-I", "-m", "gipfel_cluster.engines.sandbox")
+    assert len(invocation.notes) == 4
+
+
+def test_the_sandbox_needs_only_the_standard_library():
+    root = str(Path(gipfel_cluster.__path__[0]).parent)
+    code = f"import sys; sys.path[:0] = [{root!r}]; from gipfel_cluster.engines import sandbox; "
+    code += "sys.exit(sandbox.main())"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, env={})
+    assert done.returncode == 125
+    assert done.stderr == "gipfel: There is no container to run: GIPFEL_CONTAINER is not set.\n"
+
+
+def test_an_invocation_can_be_shown():
+    invocation = engine_invocation(PLAIN, ["true"], environment={"X": "1"}, python="python3", scratch="/x")
+    assert invocation.argv[-1] == "true"
+    assert invocation.environment == {"X": "1", "A": "edf"}

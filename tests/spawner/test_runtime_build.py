@@ -1,0 +1,268 @@
+"""A real runtime: in a root without anything, as a plain user, beside hostile variables."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from importlib.util import MAGIC_NUMBER
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gipfel_cluster.model import GipfelError
+from gipfel_cluster.runtime import Runtime, build_runtime, check_runtime
+
+USER = ("setpriv", "--reuid=64321", "--regid=64321", "--clear-groups") if os.geteuid() == 0 else ()
+KERNEL = """
+from jupyter_client.manager import start_new_kernel
+manager, client = start_new_kernel(startup_timeout=60)
+try:
+    client.execute_interactive("import sys; print(1 + 1, sys.executable, sys.flags.isolated)", timeout=60)
+finally:
+    client.stop_channels()
+    manager.shutdown_kernel(now=True)
+"""
+MAPPED = """
+import importlib, sys
+for name in ("ssl", "sqlite3", "zmq", "pyarrow.parquet", "matplotlib.pyplot", "psutil", "jupyterlab.labapp"):
+    importlib.import_module(name)
+print(sorted({line.split(None, 5)[5].strip() for line in open("/proc/self/maps") if ".so" in line}))
+"""
+
+pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
+
+
+def quiet(_: str) -> None:
+    pass
+
+
+@pytest.fixture(scope="module")
+def base() -> Iterator[Path]:
+    # Not pytest's folder: that one is closed to the plain user who starts the runtime.
+    folder = Path(tempfile.mkdtemp(dir="/var/tmp", prefix="gipfel-runtime-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def runtime(base: Path) -> Runtime:
+    return build_runtime(base / "runtime", progress=quiet)
+
+
+@pytest.fixture(scope="module")
+def trap(base: Path, runtime: Runtime) -> Path:
+    """A folder of files that are named as the runtime's libraries and break whoever loads them."""
+    folder = base / "trap"
+    folder.mkdir()
+    for library in Path(runtime.root, "lib").glob("*.so*"):
+        (folder / library.name).write_text("no library")
+    (folder / "site.py").write_text("raise SystemExit('the image was asked')")
+    return folder
+
+
+@pytest.fixture
+def empty_root(base: Path, runtime: Runtime, trap: Path) -> Callable[..., tuple[str, ...]]:
+    """Renders a command in a root that holds the runtime and nothing else."""
+
+    def render(*command: str, **environment: str) -> tuple[str, ...]:
+        settings = [item for name, value in environment.items() for item in ("--setenv", name, value)]
+        return (
+            *USER, "bwrap", "--unshare-user", "--unshare-pid", "--die-with-parent", "--tmpfs", "/",
+            "--ro-bind", runtime.root, runtime.prefix, "--ro-bind", str(trap), "/trap",
+            "--proc", "/proc", "--dev", "/dev", "--dir", "/tmp", "--chdir", "/tmp",
+            "--clearenv", "--setenv", "HOME", "/tmp", *settings, *command,
+        )  # fmt: skip
+
+    return render
+
+
+HOSTILE = {
+    "LD_LIBRARY_PATH": "/trap",
+    "LD_PRELOAD": "/nonexistent.so",
+    "PYTHONHOME": "/trap",
+    "PYTHONPATH": "/trap",
+    "LC_ALL": "xx_YY.UTF-8",
+    "SSL_CERT_FILE": "/nonexistent.pem",
+}
+
+
+def output(command: tuple[str, ...]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_jupyterlab_starts_where_there_is_no_libc_and_no_shell(
+    runtime: Runtime, empty_root: Callable[..., tuple[str, ...]]
+) -> None:
+    assert output(empty_root(runtime.python, "-I", "-m", "jupyterlab", "--version")).startswith("4.")
+
+
+@pytest.mark.parametrize("environment", [{}, HOSTILE], ids=["clean", "hostile"])
+def test_only_the_runtimes_own_libraries_are_loaded(
+    runtime: Runtime, empty_root: Callable[..., tuple[str, ...]], environment: dict[str, str]
+) -> None:
+    mapped = output(empty_root(runtime.python, "-I", "-c", MAPPED, **environment))
+    assert "libc.so.6" in mapped
+    assert [
+        path for path in mapped.strip("[]\n").split(", ") if not path.startswith(f"'{runtime.prefix}/")
+    ] == []
+
+
+def test_a_kernel_evaluates_beside_hostile_variables(
+    runtime: Runtime, empty_root: Callable[..., tuple[str, ...]]
+) -> None:
+    assert (
+        output(empty_root(runtime.python, "-I", "-c", KERNEL, **HOSTILE)).strip() == f"2 {runtime.python} 1"
+    )
+
+
+def test_certificates_are_found_where_the_image_has_none(
+    runtime: Runtime, empty_root: Callable[..., tuple[str, ...]]
+) -> None:
+    program = "import ssl; print(len(ssl.create_default_context().get_ca_certs()))"
+    assert int(output(empty_root(runtime.python, "-I", "-c", program, **HOSTILE))) > 50
+
+
+def test_a_server_answers_from_the_empty_root(
+    runtime: Runtime, empty_root: Callable[..., tuple[str, ...]], tmp_path: Path
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = empty_root(
+        runtime.python, "-I", "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={port}",
+        "--ServerApp.port_retries=0", JUPYTER_TOKEN="secret", **HOSTILE,
+    )  # fmt: skip
+    with (tmp_path / "log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log) as server:
+        try:
+            status = ask(port, "/api/status", server)
+            specifications = ask(port, "/api/kernelspecs", server)
+            kernel = ask(port, "/api/kernels", server, data=b"{}")
+        finally:
+            server.terminate()
+    assert status["kernels"] == 0, (tmp_path / "log").read_text()
+    assert specifications["kernelspecs"]["python3"]["spec"]["display_name"].endswith("(Gipfel)")
+    assert kernel["name"] == "python3"
+
+
+def ask(port: int, path: str, server: subprocess.Popen[bytes], data: bytes | None = None) -> dict[str, Any]:
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}{path}", data=data, headers={"Authorization": "token secret"}
+    )
+    until = time.monotonic() + 60
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                content: dict[str, Any] = json.loads(answer.read())
+                return content
+        except urllib.error.HTTPError:
+            raise
+        except OSError:
+            assert server.poll() is None, "the server ended"
+            assert time.monotonic() < until, "the server did not answer within 60 s"
+            time.sleep(0.1)
+
+
+def test_it_works_on_the_host_for_another_user(runtime: Runtime, trap: Path, base: Path) -> None:
+    home = base / "home"
+    home.mkdir()
+    home.chmod(0o777)
+    command = (
+        *USER,
+        "env",
+        "-i",
+        f"HOME={home}",
+        f"LD_LIBRARY_PATH={trap}",
+        runtime.python,
+        "-I",
+        "-c",
+        MAPPED,
+    )
+    mapped = output(command)
+    assert f"'{runtime.prefix}/lib/libc.so.6'" in mapped
+    jupyter = (
+        *USER,
+        "env",
+        "-i",
+        f"HOME={home}",
+        f"{runtime.prefix}/bin/jupyter-kernelspec",
+        "list",
+        "--json",
+    )
+    found = json.loads(output(jupyter))
+    assert found["kernelspecs"]["python3"]["spec"]["argv"][0] == runtime.python
+
+
+def test_everybody_may_read_and_nobody_else_may_write(runtime: Runtime) -> None:
+    for path in Path(runtime.root).rglob("*"):
+        if not path.is_symlink():
+            mode = path.stat().st_mode & 0o777
+            assert mode in ((0o755,) if path.is_dir() else (0o644, 0o755)), path
+
+
+def test_compiled_modules_are_never_compared_with_their_sources(runtime: Runtime) -> None:
+    compiled = Path(runtime.root).rglob("jupyterlab/__pycache__/labapp.*.pyc")
+    assert [path.read_bytes()[:8] for path in compiled] == [MAGIC_NUMBER + b"\x01\x00\x00\x00"]
+
+
+def test_check_names_what_is_broken(runtime: Runtime, base: Path) -> None:
+    check_runtime(runtime)
+    broken = base / "broken"
+    shutil.copytree(runtime.root, broken, symlinks=True, copy_function=os.link)
+    next(broken.rglob("site-packages/zmq/__init__.py")).unlink()
+    with pytest.raises(GipfelError, match=r"does not work: .*zmq") as caught:
+        check_runtime(runtime.model_copy(update={"root": str(broken)}))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_second_build_keeps_what_is_there(runtime: Runtime) -> None:
+    folder = Path(runtime.root)
+    for _ in range(4):  # a source that someone edits meanwhile is another runtime
+        told: list[str] = []
+        before = folder.stat().st_ino
+        build_runtime(folder, progress=told.append)
+        if not told:
+            break
+    assert told == []
+    assert folder.stat().st_ino == before
+
+
+def test_an_interrupted_build_leaves_nothing(base: Path) -> None:
+    folder = base / "interrupted" / "runtime"
+
+    def interrupt(line: str) -> None:
+        if line.startswith("pointing"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build_runtime(folder, prefix="/opt/gipfel", progress=interrupt)
+    assert [path.name for path in folder.parent.iterdir()] == [".runtime.lock"]
+
+
+@pytest.mark.parametrize("prefix", ["relative", "/a:b", "/a b", "/a/../b", "/a\nb", "/", "/$ORIGIN"])
+def test_a_prefix_that_a_loader_or_script_would_misread_is_refused(tmp_path: Path, prefix: str) -> None:
+    with pytest.raises(GipfelError, match="can't be a runtime's prefix"):
+        build_runtime(tmp_path / "runtime", prefix=prefix, progress=quiet)
+
+
+def test_a_prefix_that_differs_from_the_folder_works_where_it_is_mounted(
+    runtime: Runtime, base: Path
+) -> None:
+    moved = build_runtime(base / "moved", prefix="/opt/gipfel", progress=quiet)
+    command = (
+        *USER, "bwrap", "--unshare-user", "--tmpfs", "/", "--ro-bind", moved.root, "/opt/gipfel",
+        "--proc", "/proc", "--dev", "/dev", "--clearenv",
+        moved.python, "-I", "-c", "import sys, zmq; print(sys.prefix)",
+    )  # fmt: skip
+    assert output(command).strip() == "/opt/gipfel"
+    assert Path(moved.root, "bin", "jupyter-lab").read_text().startswith("#!/opt/gipfel/bin/python3 -I\n")
+    assert sys.prefix not in Path(moved.root, "share/jupyter/kernels/python3/kernel.json").read_text()

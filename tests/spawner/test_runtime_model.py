@@ -1,0 +1,59 @@
+"""What a runtime's folder says about itself, and what is refused."""
+
+import json
+import platform
+import sys
+from pathlib import Path
+
+import pytest
+from gipfel_cluster.model import GipfelError
+from gipfel_cluster.runtime import Runtime
+
+
+def describe(folder: Path, **changes: object) -> Path:
+    content = {
+        "prefix": "/opt/gipfel",
+        "version": "1.2.3+abc",
+        "arch": platform.machine(),
+        "key": "abc",
+        "distributions": {"gipfel": "1.2.3"},
+    }
+    (folder / "runtime.json").write_text(json.dumps(content | changes))
+    return folder
+
+
+def test_load_says_where_the_interpreter_is_in_a_container(tmp_path: Path) -> None:
+    runtime = Runtime.load(describe(tmp_path))
+    assert runtime.root == str(tmp_path)
+    assert runtime.prefix == "/opt/gipfel"
+    assert runtime.python == "/opt/gipfel/bin/python3"
+    assert runtime.version == "1.2.3+abc"
+
+
+def test_its_mount_is_read_only_at_its_prefix(tmp_path: Path) -> None:
+    mount = Runtime.load(describe(tmp_path)).mount
+    assert (mount.source, mount.destination, mount.flags) == (str(tmp_path), "/opt/gipfel", ("ro",))
+
+
+def test_a_folder_without_a_runtime_is_refused_with_advice(tmp_path: Path) -> None:
+    with pytest.raises(GipfelError, match=r"There is no runtime in .*`gipfel runtime build /"):
+        Runtime.load(tmp_path)
+
+
+def test_another_architecture_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(GipfelError, match=f"is for sparc64, this machine is {platform.machine()}"):
+        Runtime.load(describe(tmp_path, arch="sparc64"))
+
+
+@pytest.mark.parametrize("change", [{"prefix": 3}, {"surprise": True}, {"prefix": "/a\nb"}])
+def test_a_description_that_is_none_of_ours_is_refused_in_one_line(
+    tmp_path: Path, change: dict[str, object]
+) -> None:
+    with pytest.raises(GipfelError, match="not what this version of Gipfel writes") as caught:
+        Runtime.load(describe(tmp_path, **change))
+    assert "\n" not in str(caught.value)
+
+
+def test_here_is_this_interpreter() -> None:
+    here = Runtime.here()
+    assert (here.python, here.root, here.prefix) == (sys.executable, sys.prefix, sys.prefix)

@@ -1,0 +1,200 @@
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from gipfel_cluster.model import GipfelError
+from gipfel_cluster.scheduler.local import LocalScheduler
+from gipfel_cluster.scheduler.processes import Process, descendants
+from gipfel_cluster.scheduler.protocol import JobRequest, JobStatus
+
+
+def scheduler(folder: Path) -> LocalScheduler:
+    return LocalScheduler(folder / "jobs", environment={"PATH": os.environ["PATH"]})
+
+
+def request(folder: Path, script: str, **more: object) -> JobRequest:
+    return JobRequest(
+        name="test",
+        script=f"#!/bin/sh\n{script}\n",
+        directory=str(folder),
+        output=str(folder / "log-%j"),
+        **more,
+    )
+
+
+async def ended(local: LocalScheduler, job_id: str, limit: float = 20) -> JobStatus:
+    end = time.monotonic() + limit
+    while (status := (await local.query([job_id]))[job_id]).answer == "running":
+        assert time.monotonic() < end, "the job did not end"
+        await asyncio.sleep(0.05)
+    return status
+
+
+async def appears(path: Path, limit: float = 10) -> str:
+    end = time.monotonic() + limit
+    while not path.exists() or not path.read_text():
+        assert time.monotonic() < end, f"{path} did not appear"
+        await asyncio.sleep(0.02)
+    return path.read_text()
+
+
+def test_a_job_ends_with_its_status_and_log(tmp_path: Path) -> None:
+    async def run() -> None:
+        local = scheduler(tmp_path)
+        job = await local.submit(
+            request(
+                tmp_path, 'echo "$COLOUR in $PWD, job $GIPFEL_JOB_ID"; exit 7', environment={"COLOUR": "blue"}
+            )
+        )
+        status = await ended(local, job)
+        assert (status.answer, status.state, status.exit_code) == ("ended", "FAILED", 7)
+        assert (tmp_path / f"log-{job}").read_text() == f"blue in {tmp_path}, job {job}\n"
+
+    asyncio.run(run())
+
+
+def test_a_job_outlives_the_process_that_started_it(tmp_path: Path) -> None:
+    program = f"""
+import asyncio, os
+from pathlib import Path
+from gipfel_cluster.scheduler.local import LocalScheduler
+from gipfel_cluster.scheduler.protocol import JobRequest
+local = LocalScheduler(Path({str(tmp_path / "jobs")!r}), environment={{"PATH": os.environ["PATH"]}})
+request = JobRequest(name="t", script="#!/bin/sh\\nexec sleep 60\\n", directory="/")
+print(asyncio.run(local.submit(request)))
+"""
+    job = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+    async def run() -> None:
+        local = scheduler(tmp_path)
+        assert (await local.query([job]))[job].answer == "running"
+        await local.cancel(job)
+        status = (await local.query([job]))[job]
+        assert (status.answer, status.state, status.exit_code) == ("ended", "CANCELLED", 143)
+
+    asyncio.run(run())
+
+
+def test_cancel_ends_what_ran_away_and_what_ignores_it(tmp_path: Path) -> None:
+    async def run() -> None:
+        local = scheduler(tmp_path)
+        script = f"""
+setsid sh -c 'sleep 300 & echo $! > {tmp_path}/away; wait' &
+setsid sh -c 'trap "" TERM; echo $$ > {tmp_path}/deaf; while :; do sleep 1; done' &
+wait
+"""
+        job = await local.submit(request(tmp_path, script))
+        away = Process.of(int(await appears(tmp_path / "away")))
+        deaf = Process.of(int(await appears(tmp_path / "deaf")))
+        assert away
+        assert deaf
+        await local.cancel(job)
+        assert not away.alive
+        assert not deaf.alive
+        assert (await local.query([job]))[job].state == "CANCELLED"
+
+    asyncio.run(run())
+
+
+def test_the_time_limit_ends_a_job(tmp_path: Path) -> None:
+    async def run() -> None:
+        local = scheduler(tmp_path)
+        job = await local.submit(request(tmp_path, "exec sleep 60", time="00:00:01"))
+        assert (await ended(local, job)).state == "TIMEOUT"
+
+    asyncio.run(run())
+
+
+def test_a_killed_keeper_means_ended(tmp_path: Path) -> None:
+    async def run() -> None:
+        local = scheduler(tmp_path)
+        job = await local.submit(request(tmp_path, "exec sleep 60"))
+        keeper = Process.model_validate_json((tmp_path / "jobs" / job / "keeper.json").read_text())
+        below = descendants(keeper.pid)
+        keeper.signal(signal.SIGKILL)
+        for pid in below:
+            os.kill(pid, signal.SIGKILL)
+        assert (await ended(local, job)).state == "NODE_FAIL"
+
+    asyncio.run(run())
+
+
+def test_a_missing_state_folder_is_unknown_and_a_foreign_number_ended(tmp_path: Path) -> None:
+    async def run() -> None:
+        local = scheduler(tmp_path)
+        assert (await local.query(["123-abcdef"]))["123-abcdef"].answer == "unknown"
+        (tmp_path / "jobs").mkdir()
+        answers = await local.query(["123-abcdef", "../../etc", ""])
+        assert {status.answer for status in answers.values()} == {"ended"}
+        await local.cancel("../../etc")
+
+    asyncio.run(run())
+
+
+def test_a_job_without_gpus_sees_none(tmp_path: Path) -> None:
+    async def run() -> None:
+        local = scheduler(tmp_path)
+        job = await local.submit(request(tmp_path, 'echo "<${CUDA_VISIBLE_DEVICES-unset}>"'))
+        await ended(local, job)
+        assert (tmp_path / f"log-{job}").read_text() == "<>\n"
+
+    asyncio.run(run())
+
+
+def test_the_first_gpus_go_to_the_job(tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "nvidia-smi"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\nprintf '0\\n1\\n2\\n3\\n'\n")
+    program.chmod(0o755)
+    local = LocalScheduler(tmp_path / "jobs", environment={"PATH": f"{program.parent}:{os.environ['PATH']}"})
+
+    async def run() -> None:
+        job = await local.submit(request(tmp_path, 'echo "$CUDA_VISIBLE_DEVICES"', gpus_per_node=2))
+        await ended(local, job)
+        assert (tmp_path / f"log-{job}").read_text() == "0,1\n"
+        assert (await local.partitions())[0].gpus[0].count == 4
+        with pytest.raises(GipfelError, match="4 GPUs, 5 were asked for"):
+            await local.submit(request(tmp_path, "true", gpus_per_node=5))
+
+    asyncio.run(run())
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody else")
+def test_root_runs_a_job_as_its_user_and_reads_nothing_for_it(tmp_path: Path) -> None:
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    home = tmp_path / "home"
+    home.mkdir()
+    os.chown(home, 65534, 65534)
+
+    async def run() -> None:
+        local = scheduler(tmp_path)
+        job = await local.submit(request(home, "id -un", user="nobody"))
+        await ended(local, job)
+        log = home / f"log-{job}"
+        assert log.read_text() == "nobody\n"
+        assert log.stat().st_uid == 65534
+        with pytest.raises(GipfelError, match="Permission denied"):
+            await local.submit(
+                request(home, "true", user="nobody").model_copy(update={"output": "/etc/gipfel-log"})
+            )
+        with pytest.raises(GipfelError, match="no unix user nobody-at-all"):
+            await local.submit(request(home, "true", user="nobody-at-all"))
+
+    asyncio.run(run())
+
+
+def test_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    async def run() -> None:
+        with pytest.raises(GipfelError, match="No such file or directory") as caught:
+            await scheduler(tmp_path).submit(request(tmp_path / "gone", "true"))
+        assert "\n" not in str(caught.value)
+
+    asyncio.run(run())

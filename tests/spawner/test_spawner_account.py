@@ -1,0 +1,99 @@
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from gipfel_cluster.model import GipfelError
+from gipfel_cluster.scheduler.account import acting_as, own_name
+from gipfel_spawner.account import account_environment, account_of
+from gipfel_spawner.errands import Errands, Tail
+
+
+def test_a_hub_user_without_a_unix_account_gets_a_home_of_its_own(tmp_path: Path) -> None:
+    homes = set()
+    for name in ("ada-nobody-knows", "a/../b", "..", ".", "a b", "ü", "A", "a"):
+        account = account_of(name, state_folder=tmp_path, needs_unix_user=False)
+        home = Path(account.home)
+        assert account.user == ""
+        assert home.parent == tmp_path / "users"
+        assert home.is_dir()
+        assert home.stat().st_mode & 0o777 == 0o700
+        homes.add(home)
+    assert len(homes) == 8
+
+
+def test_a_cluster_needs_a_unix_user(tmp_path: Path) -> None:
+    with pytest.raises(GipfelError, match="no unix user 'ada-nobody-knows'"):
+        account_of("ada-nobody-knows", state_folder=tmp_path, needs_unix_user=True)
+    account = account_of("nobody", state_folder=tmp_path, needs_unix_user=True)
+    assert account.user == "nobody"
+    assert account_environment(account, "nobody", {"X": "1"})["USER"] == "nobody"
+
+
+def test_acting_as_fills_whole_words() -> None:
+    assert acting_as("") == acting_as(own_name()) == ()
+    assert acting_as("ada; id", "sudo -u {username} --") == ("sudo", "-u", "ada; id", "--")
+    with pytest.raises(GipfelError, match="exec_prefix"):
+        acting_as("ada", "sudo {home}")
+
+
+def errands(home: Path, python: str = sys.executable, limit: float = 20) -> Errands:
+    account = account_of("ada-nobody-knows", state_folder=home, needs_unix_user=False)
+    environment = account_environment(account, "ada", {"PATH": os.environ["PATH"]})
+    return Errands(account, environment=environment, python=python, limit=limit)
+
+
+def edf(home: Path, name: str, content: str) -> None:
+    folder = home / "users/ada-nobody-knows/.edf"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.toml").write_text(content)
+
+
+def test_environments_are_listed_and_checked_by_a_process_of_the_user(tmp_path: Path) -> None:
+    async def run() -> None:
+        ada = errands(tmp_path)
+        edf(tmp_path, "plain", 'workdir = "/tmp"\n')
+        edf(tmp_path, "gone", 'image = "/no/such.sqsh"\n')
+        edf(tmp_path, "broken", "image = \n")
+        assert set(await ada.environments()) >= {"plain", "gone", "broken"}
+        await ada.check("plain")
+        for name, words in (("gone", "/no/such.sqsh"), ("broken", "broken.toml"), ("absent", "absent")):
+            with pytest.raises(GipfelError, match=words) as caught:
+                await ada.check(name)
+            assert "\n" not in str(caught.value)
+            assert "Traceback" not in str(caught.value)
+
+    asyncio.run(run())
+
+
+def test_an_interpreter_that_fails_or_hangs_is_one_line(tmp_path: Path) -> None:
+    async def run() -> None:
+        with pytest.raises(GipfelError, match="can't be checked: exit status 1"):
+            await errands(tmp_path, "/bin/false").check("x")
+        with pytest.raises(GipfelError, match="can't be run"):
+            await errands(tmp_path, "/no/python").check("x")
+        slow = tmp_path / "slow"
+        slow.write_text("#!/bin/sh\nsleep 60\n")
+        slow.chmod(0o755)
+        with pytest.raises(GipfelError, match=r"did not answer within 0\.3 s"):
+            await errands(tmp_path, str(slow), limit=0.3).check("x")
+
+    asyncio.run(run())
+
+
+def test_the_log_folder_is_the_users_alone(tmp_path: Path) -> None:
+    async def run() -> None:
+        ada = errands(tmp_path)
+        await ada.make_log_folder()
+        await ada.make_log_folder()
+        folder = tmp_path / "users/ada-nobody-knows/.gipfel/logs"
+        assert folder.stat().st_mode & 0o777 == 0o700
+        log = folder / "x.log"
+        log.write_text("\n".join(f"line {number}" for number in range(100)) + "\ngipfel: the reason\nmore\n")
+        tail = Tail(text=await ada.last_lines(str(log)))
+        assert tail.text.startswith("line 82")
+        assert tail.verdict == "the reason"
+        assert await ada.last_lines("/no/log") == ""
+
+    asyncio.run(run())

@@ -1,0 +1,262 @@
+"""The spawner in a real hub, with the local scheduler and a tiny server."""
+
+import json
+import re
+import time
+import urllib.request
+from typing import Any
+
+import pytest
+from gipfel_cluster.scheduler.processes import Process
+from gipfel_spawner import EDFSpawner
+
+
+def until(done: Any, limit: float, hub: Any) -> Any:
+    end = time.monotonic() + limit
+    while not (result := done()):
+        assert time.monotonic() < end, hub.log()
+        time.sleep(0.1)
+    return result
+
+
+def start(hub: Any, user: str, options: dict[str, Any] | None = None, behaviour: str = "") -> Any:
+    hub.call("POST", f"/users/{user}")
+    (hub.user_home(user) / "behaviour").write_text(behaviour)
+    return hub.call("POST", f"/users/{user}/server", options or {})
+
+
+def environment(hub: Any, user: str) -> dict[str, str]:
+    path = hub.user_home(user) / "environment.json"
+    until(lambda: path.exists() and path.read_text().endswith("}"), 20, hub)
+    content: dict[str, str] = json.loads(path.read_text())
+    return content
+
+
+def keeper(hub: Any, user: str) -> Process:
+    path = hub.folder / "state/jobs" / until(lambda: hub.job(user), 20, hub) / "keeper.json"
+    return Process.model_validate_json(path.read_text())
+
+
+def failure(hub: Any, user: str) -> dict[str, Any]:
+    """The last event of the progress page."""
+    events = hub.call("GET", f"/users/{user}/server/progress").body.decode()
+    lines = [line.removeprefix("data: ") for line in events.splitlines() if line.startswith("data: ")]
+    content: dict[str, Any] = json.loads(lines[-1])
+    return content
+
+
+def test_a_server_starts_answers_and_stops(hub: Any) -> None:
+    assert start(hub, "ada").status in {201, 202}, hub.log()
+    until(lambda: hub.ready("ada"), 30, hub)
+    seen = environment(hub, "ada")
+    spec = json.loads(seen["GIPFEL_JOB"])
+    assert (spec["kind"], spec["edf"], spec["options"]["nodes"]) == ("server", "", 1)
+    assert seen["HOME"] == str(hub.user_home("ada"))
+    assert seen["GIPFEL_RUNS"].startswith(seen["HOME"])
+    assert seen["GIPFEL_JOB_ID"] == hub.job("ada")
+    job = keeper(hub, "ada")
+    assert job.alive
+    request = urllib.request.Request(
+        f"{hub.public}/user/ada/", headers={"Authorization": f"token {seen['JUPYTERHUB_API_TOKEN']}"}
+    )
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        assert answer.read() == b"hello from ada"
+    assert hub.call("DELETE", "/users/ada/server").status in {202, 204}
+    until(lambda: not job.alive, 20, hub)
+    until(lambda: hub.server("ada") == {}, 10, hub)
+
+
+def test_a_server_that_ends_leaves_the_hub(hub: Any) -> None:
+    start(hub, "bea")
+    until(lambda: hub.ready("bea"), 30, hub)
+    keeper(hub, "bea").signal(15)
+    until(lambda: hub.server("bea") == {}, 20, hub)
+
+
+def test_a_job_that_dies_shows_its_last_words_and_no_token(hub: Any) -> None:
+    answer = start(hub, "dora", behaviour="die")
+    event: dict[str, Any] = (
+        {"message": answer.content.get("message", "")} if answer.status >= 400 else failure(hub, "dora")
+    )
+    assert "exit status 3" in event["message"]
+    assert "The image /none.sqsh is not there. Import it first." in event["message"]
+    assert "\n" not in event["message"]
+    token = environment(hub, "dora")["JUPYTERHUB_API_TOKEN"]
+    assert token not in json.dumps(event)
+    assert "Traceback" not in json.dumps(event)
+    until(lambda: hub.server("dora") == {}, 10, hub)
+
+
+def test_a_start_that_takes_too_long_says_where_it_stands(new_hub: Any) -> None:
+    hub = new_hub("c.EDFSpawner.start_timeout = 4", "c.EDFSpawner.http_timeout = 3")
+    start(hub, "greta", behaviour="silent")
+    job = keeper(hub, "greta")
+    until(lambda: not job.alive, 30, hub)
+    until(lambda: hub.server("greta") == {}, 10, hub)
+    assert "did not start within 4 s. Job" in failure(hub, "greta")["message"]
+
+
+def test_a_server_without_a_port_says_so(new_hub: Any) -> None:
+    hub = new_hub("c.EDFSpawner.server_timeout = 1")
+    start(hub, "hanna", behaviour="silent")
+    job = keeper(hub, "hanna")
+    until(lambda: not job.alive, 30, hub)
+    until(lambda: hub.server("hanna") == {}, 10, hub)
+    assert "its server gave no port in 1 s. Can the nodes reach the hub" in failure(hub, "hanna")["message"]
+
+
+def test_a_site_whose_values_cannot_be_is_one_line(new_hub: Any) -> None:
+    hub = new_hub("c.EDFSpawner.req_memory = 'plenty'", "c.EDFSpawner.environment = {'A': 's3cret'}")
+    answer = start(hub, "iris")
+    assert answer.status == 400
+    assert answer.content["message"].startswith("The job's memory can't be used: ")
+    assert "s3cret" not in hub.log()
+
+
+def test_a_start_can_be_stopped(hub: Any) -> None:
+    start(hub, "finn", behaviour="wait")
+    job = keeper(hub, "finn")
+    until(lambda: hub.server("finn").get("pending") == "spawn", 10, hub)
+    assert hub.call("DELETE", "/users/finn/server").status in {202, 204}
+    until(lambda: not job.alive, 20, hub)
+    until(lambda: hub.server("finn") == {}, 10, hub)
+
+
+def test_progress_tells_each_step_once(hub: Any) -> None:
+    start(hub, "egon", behaviour="wait")
+    until(lambda: hub.server("egon").get("pending") == "spawn", 10, hub)
+    environment(hub, "egon")
+    (hub.user_home("egon") / "behaviour").unlink()
+    events = hub.call("GET", "/users/egon/server/progress").body.decode()
+    messages = [json.loads(line[6:])["message"] for line in events.splitlines() if line.startswith("data: ")]
+    assert any("is submitted" in each for each in messages)
+    assert any("runs on" in each for each in messages)
+    assert len(messages) == len(set(messages))
+    until(lambda: hub.ready("egon"), 20, hub)
+    hub.call("DELETE", "/users/egon/server")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"partition": "local\n#SBATCH --uid=0"},
+        {"edf": "../../x"},
+        {"edf": "--help"},
+        {"time": "1:00:00 --uid=0"},
+        {"gpus": -1},
+        {"nodes": 0},
+        {"nodes": [1]},
+        {"batch_script": "#!/bin/sh"},
+        {"partition": "elsewhere"},
+        {"nodes": 2},
+    ],
+)
+def test_options_that_cannot_be_are_one_line(hub: Any, options: dict[str, Any]) -> None:
+    answer = start(hub, "fritz", {"user_options": options})
+    assert answer.status == 400, answer
+    message = answer.content["message"]
+    assert message
+    assert "\n" not in message
+    assert "Traceback" not in message
+    assert not hub.job("fritz")
+
+
+@pytest.fixture(scope="module")
+def waiting(hub: Any) -> Any:
+    """The token of a server that has not given its port yet."""
+    start(hub, "gerda", behaviour="wait")
+    yield environment(hub, "gerda")["JUPYTERHUB_API_TOKEN"]
+    hub.call("DELETE", "/users/gerda/server")
+    until(lambda: hub.server("gerda") == {}, 30, hub)
+
+
+class TestCallback:
+    """Only the starting server's own token can give a port, once."""
+
+    def give(self, hub: Any, token: str, content: Any = None, raw: bytes | None = None) -> int:
+        status: int = hub.call("POST", "/gipfel/server", content, token=token, raw=raw).status
+        return status
+
+    def test_no_trait_of_the_spawner_can_be_set(self, hub: Any, waiting: str) -> None:
+        for name in sorted(
+            {*EDFSpawner.class_trait_names(), "_port_taken", "api_token", "user", "__class__"}
+        ):
+            if name != "port":
+                assert self.give(hub, waiting, {name: 8888}) == 400, name
+                assert self.give(hub, waiting, {"port": 8888, name: 8888}) == 400, name
+        assert hub.server("gerda")["pending"] == "spawn"
+
+    @pytest.mark.parametrize(
+        "port",
+        [0, 1, 80, 1023, 65536, -8888, "8888", 8888.0, 8888.5, True, None, [8888], {"port": 1}, 10**30],
+    )
+    def test_a_port_is_a_whole_number_in_range(self, hub: Any, waiting: str, port: Any) -> None:
+        assert self.give(hub, waiting, {"port": port}) == 400
+
+    @pytest.mark.parametrize(
+        "raw", [b"", b"null", b"[]", b"8888", b"{", b'"port"', b"\xff\xfe", b"{" * 100_000]
+    )
+    def test_a_body_is_one_object(self, hub: Any, waiting: str, raw: bytes) -> None:
+        assert self.give(hub, waiting, raw=raw) == 400
+
+    def test_other_tokens_are_refused(self, hub: Any, waiting: str) -> None:
+        hub.call("POST", "/users/hilde")
+        other = hub.call("POST", "/users/hilde/tokens", {}).content["token"]
+        own = hub.call("POST", "/users/gerda/tokens", {}).content["token"]
+        for token in (other, own, hub.token, "wrong", ""):
+            assert self.give(hub, token, {"port": 8888}) == 403, token
+
+    def test_batchspawners_route_is_gone(self, hub: Any, waiting: str) -> None:
+        answer = hub.call("POST", "/batchspawner", {"cmd": ["x"]}, token=waiting)
+        assert answer.status == 404
+
+    def test_a_replay_is_refused(self, hub: Any, waiting: str) -> None:
+        (hub.user_home("gerda") / "behaviour").unlink()
+        until(lambda: hub.ready("gerda"), 20, hub)
+        assert self.give(hub, waiting, {"port": 8888}) == 403
+        # A second server of the same user starts, and its token differs.
+        (hub.user_home("gerda") / "behaviour").write_text("wait")
+        hub.call("POST", "/users/gerda/servers/two", {})
+        assert self.give(hub, waiting, {"port": 8888}) == 403
+        hub.call("DELETE", "/users/gerda/servers/two")
+
+
+class TestForm:
+    def test_the_form_shows_what_there_is(self, hub: Any) -> None:
+        status, page = hub.browser("ida").get("/hub/spawn")
+        assert status == 200
+        for name in ("edf", "edf_path", "gpus", "nodes", "time", "partition"):
+            assert re.search(rf'<label[^>]* for="gipfel-{name.replace("_", "-")}"', page), name
+            assert f'name="{name}"' in page
+        assert "local: 1 of 1 nodes idle" in page
+
+    def test_a_mistake_comes_back_in_the_form_escaped(self, hub: Any) -> None:
+        browser = hub.browser("jan")
+        browser.get("/hub/spawn")
+        form = {"edf": "", "edf_path": "<script>alert(1)</script>", "gpus": "0", "nodes": "1", "time": "1:00"}
+        status, page = browser.post(f"/hub/spawn?_xsrf={browser.xsrf()}", form)
+        assert status == 400
+        assert "The value for the environment" in page
+        assert "<script>alert" not in page
+        status, page = browser.post(
+            f"/hub/spawn?_xsrf={browser.xsrf()}", {**form, "edf_path": "", "cmd": "sh"}
+        )
+        assert status == 400
+        assert "There is no option" in page
+
+    def test_a_link_brings_no_path(self, hub: Any) -> None:
+        browser = hub.browser("kai")
+        status, page = browser.get("/hub/spawn?opt-edf=/tmp/evil.toml")
+        assert status == 400
+        assert "A link can" in page
+        assert not hub.job("kai")
+
+    def test_the_form_starts_a_server(self, hub: Any) -> None:
+        browser = hub.browser("lea")
+        browser.get("/hub/spawn")
+        form = {"edf": "", "edf_path": "", "gpus": "0", "nodes": "1", "time": "1:00:00", "partition": "local"}
+        status, _ = browser.post(f"/hub/spawn?_xsrf={browser.xsrf()}", form)
+        assert status == 200
+        until(lambda: hub.ready("lea"), 30, hub)
+        assert json.loads(environment(hub, "lea")["GIPFEL_JOB"])["options"]["time"] == "1:00:00"
+        hub.call("DELETE", "/users/lea/server")

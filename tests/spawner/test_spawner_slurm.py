@@ -1,0 +1,115 @@
+"""A hub whose Slurm is silent or refuses, with small programs in Slurm's place."""
+
+import json
+import os
+import pwd
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SINFO = "echo 'normal|normal*|up|1-00:00:00|2|idle|gpu:gh200:4'"
+
+
+def until(done: Any, limit: float, hub: Any) -> Any:
+    end = time.monotonic() + limit
+    while not (result := done()):
+        assert time.monotonic() < end, hub.log()
+        time.sleep(0.1)
+    return result
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> Callable[..., None]:
+    (tmp_path / "bin").mkdir()
+
+    def write(**programs: str) -> None:
+        for name, body in programs.items():
+            path = tmp_path / "bin" / name
+            temporary = path.with_suffix(".new")
+            temporary.write_text(f"#!/bin/sh\n{body}\n")
+            temporary.chmod(0o755)
+            temporary.replace(path)
+
+    return write
+
+
+def start(hub: Any, user: str = "root") -> Any:
+    hub.call("POST", f"/users/{user}")
+    return hub.call("POST", f"/users/{user}/server", {})
+
+
+@pytest.fixture
+def slurm_hub(new_hub: Any, tmp_path: Path) -> Any:
+    own = pwd.getpwuid(os.getuid()).pw_name
+    hub = new_hub(
+        "c.EDFSpawner.scheduler = 'slurm'",
+        "c.EDFSpawner.answer_limit = 0.5",
+        "c.EDFSpawner.stop_timeout = 5",
+        environment={"PATH_FIRST": str(tmp_path / "bin")},
+    )
+    hub.user = own
+    return hub
+
+
+def test_a_silent_slurm_is_one_line_in_the_form_and_the_answer(slurm_hub: Any, slurm: Any) -> None:
+    slurm(sinfo="sleep 60")
+    hub = slurm_hub
+    answer = start(hub, hub.user)
+    words = (
+        "Slurm did not answer within 0.5 s (sinfo). Its controller may be down; try again in a few minutes."
+    )
+    if answer.status == 202:
+        until(lambda: not hub.server(hub.user), 10, hub)
+        events = hub.call("GET", f"/users/{hub.user}/server/progress").body.decode()
+        assert json.loads(events.strip().removeprefix("data: "))["message"] == f"Spawn failed: {words}"
+    else:
+        assert (answer.status, answer.content["message"]) == (400, words)
+    browser = hub.browser(hub.user)
+    status, page = browser.get("/hub/spawn")
+    assert status == 200
+    assert words in page
+    assert 'id="gipfel-partition" name="partition" type="text"' in page
+
+
+def test_a_refusal_is_one_line(slurm_hub: Any, slurm: Any) -> None:
+    slurm(
+        sinfo=SINFO,
+        sbatch="echo 'sbatch: error: Batch job submission failed: Invalid account or account/partition combination "
+        "specified' >&2; exit 1",
+    )
+    answer = start(slurm_hub, slurm_hub.user)
+    assert answer.status == 400
+    assert "Pick another account" in answer.content["message"]
+
+
+def test_silence_on_the_way_neither_ends_nor_loses_the_job(
+    slurm_hub: Any, slurm: Any, tmp_path: Path
+) -> None:
+    hub = slurm_hub
+    slurm(
+        sinfo=SINFO,
+        sbatch="cat > /dev/null; env > ../sbatch.env 2>/dev/null; echo 41",
+        squeue="echo '41|PENDING||N/A|0|Resources|'",
+        scancel=f"echo $1 >> {tmp_path}/cancelled",
+    )
+    assert start(hub, hub.user).status == 202
+    time.sleep(1)
+    slurm(squeue="sleep 60", scancel="sleep 60")
+    time.sleep(2.5)
+    assert hub.server(hub.user)["pending"] == "spawn"
+    assert hub.job(hub.user) == "41"
+    hub.end()
+    hub.start()
+    assert hub.server(hub.user)["pending"] == "spawn"
+    assert not (tmp_path / "cancelled").exists()
+    # Slurm answers again, and the job is still ours; it is cancelled when its user wants it.
+    slurm(squeue="echo '41|PENDING||N/A|0|Resources|'")
+    answer = hub.call("DELETE", f"/users/{hub.user}/server")
+    assert answer.status in {202, 204}
+    slurm(scancel=f"echo $1 >> {tmp_path}/cancelled")
+    until(lambda: (tmp_path / "cancelled").exists(), 70, hub)
+    slurm(squeue="echo '41|CANCELLED||N/A|15|None|'")
+    until(lambda: hub.server(hub.user) == {}, 30, hub)

@@ -1,0 +1,1 @@
+"""Kernel side: widgets and magics."""
