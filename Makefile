@@ -51,7 +51,8 @@ $(VENV)/.installed: pyproject.toml .ci/constraints.txt $(VENV)/.node | $(BIN)/py
 
 $(VENV)/.panel: $(PANEL) extension/package.json extension/yarn.lock $(VENV)/.installed
 	@echo "The panel ..."
-	@cd extension && jlpm install --immutable >../$(VENV)/panel.log 2>&1 && jlpm build:prod >>../$(VENV)/panel.log 2>&1 || { cat ../$(VENV)/panel.log; exit 1; }
+	@cd extension && jlpm install --immutable >../$(VENV)/panel.log 2>&1 && jlpm build:prod >>../$(VENV)/panel.log 2>&1 && jupyter-builder develop --overwrite gipfel_extension >>../$(VENV)/panel.log 2>&1 || { cat ../$(VENV)/panel.log; exit 1; }
+	@mkdir -p $(VENV)/share/jupyter/gipfel && rm -rf $(VENV)/share/jupyter/gipfel/notebooks && ln -s $(CURDIR)/notebooks $(VENV)/share/jupyter/gipfel/notebooks
 	@touch $@
 
 spawner/proxy/node_modules/.package-lock.json: spawner/proxy/package-lock.json $(VENV)/.node

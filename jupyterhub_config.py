@@ -1,4 +1,4 @@
-"""A hub that runs as it stands: on one workstation (`make up`) or on a Slurm cluster (`make slurm`, or a site's).
+"""A hub that runs as it stands: on one workstation (`make up`) or on a Slurm cluster (`make slurm`).
 
 Every value that a site changes is an environment variable or a line here; each block says why it is there.
 """
@@ -6,6 +6,7 @@ Every value that a site changes is an environment variable or a line here; each 
 import os
 import secrets
 import shutil
+import socket
 from pathlib import Path
 
 c = get_config()
@@ -20,8 +21,8 @@ c.JupyterHub.cookie_secret_file = str(state / "cookie_secret")
 port = int(os.environ.get("GIPFEL_PORT", "8000"))
 c.JupyterHub.bind_url = f"http://127.0.0.1:{port}"
 
-# The hub's own API. Compute nodes reach it at GIPFEL_HUB_IP; on one machine loopback is enough. Port 0 would be
-# forgotten at a restart, and servers that run on would no longer find the hub, so a free one is picked once.
+# The hub's own API. Compute nodes reach it at GIPFEL_HUB_IP; on one machine loopback is enough. Its port is
+# picked once and kept: servers that outlive a restart of the hub must find it again.
 hub_ip = os.environ.get("GIPFEL_HUB_IP", "127.0.0.1")
 c.JupyterHub.hub_ip = hub_ip
 c.JupyterHub.hub_connect_ip = hub_ip
@@ -44,8 +45,6 @@ def kept(name: str, fresh: str) -> str:
 
 def free_ports(count: int) -> list[int]:
     """Ports that are free now, all different."""
-    import socket
-
     held = [socket.create_server((hub_ip, 0)) for _ in range(count)]
     ports = [each.getsockname()[1] for each in held]
     for each in held:
@@ -66,7 +65,9 @@ c.Authenticator.allow_all = True
 
 # What starts servers: Slurm where it is, else processes of this machine.
 c.JupyterHub.spawner_class = "edf"
-c.EDFSpawner.scheduler = os.environ.get("GIPFEL_SCHEDULER") or ("slurm" if shutil.which("sbatch") else "local")
+c.EDFSpawner.scheduler = os.environ.get("GIPFEL_SCHEDULER") or (
+    "slurm" if shutil.which("sbatch") else "local"
+)
 c.EDFSpawner.cluster = os.environ.get("GIPFEL_CLUSTER", c.EDFSpawner.scheduler)
 c.EDFSpawner.engine = os.environ.get("GIPFEL_ENGINE", "bubblewrap")
 c.EDFSpawner.runtime = os.environ.get("GIPFEL_RUNTIME", "")

@@ -3,9 +3,10 @@
 import os
 from typing import Any
 
-from gipfel_cluster.model import GipfelError
 from jupyter_server.extension.application import ExtensionApp
 from traitlets import Float, List, TraitError, Unicode, validate
+
+from gipfel_cluster.model import GipfelError
 
 from .routes import ROUTES
 from .server.telemetry import ServerTelemetry

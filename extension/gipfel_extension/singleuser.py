@@ -81,7 +81,11 @@ def main() -> None:
     port = HeldSocketServerApp.held[0].getsockname()[1]
     host = f"[{address.hostname}]" if ":" in (address.hostname or "") else address.hostname or ""
     os.environ["JUPYTERHUB_SERVICE_URL"] = urlunsplit(address._replace(netloc=f"{host}:{port}"))
-    GipfelSingleUser.launch_instance()
+    # A node is shared: messages to kernels go through files of the user's own, not through ports of the node.
+    arguments = ["--KernelManager.transport=ipc"]
+    if os.geteuid() == 0:
+        arguments.append("--allow-root")
+    GipfelSingleUser.launch_instance([*arguments, *sys.argv[1:]])
 
 
 if __name__ == "__main__":

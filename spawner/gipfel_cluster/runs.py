@@ -53,7 +53,7 @@ class RunFolder:
         Raises
         ------
         GipfelError
-            The name holds anything but letters, digits, dot, dash and underscore, or the folder can't be made.
+            The name holds other than letters, digits, dot, dash and underscore, or the folder can't be made.
         """
         name = f"{cluster}-{job_id}"
         if not _NAME.fullmatch(name):

@@ -3,10 +3,11 @@
 import json
 from typing import Annotated
 
-from gipfel_cluster.model import Frozen
 from jupyterhub.apihandlers import APIHandler
 from pydantic import Field, StrictInt, ValidationError
 from tornado import web
+
+from gipfel_cluster.model import Frozen
 
 from .spawner import EDFSpawner
 

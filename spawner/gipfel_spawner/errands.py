@@ -122,10 +122,11 @@ class Tail(Frozen):
 
     @property
     def verdict(self) -> str:
-        """Our own last words, else the last line."""
+        """Our own last words, else the server's last error, else the last line."""
         lines = [one_line(line) for line in self.text.splitlines() if line.strip()]
         ours = [line for line in lines if line.startswith("gipfel: ")]
-        return (ours or lines or [""])[-1].removeprefix("gipfel: ")[:500]
+        errors = [line for line in lines if line.startswith(("[C ", "[E "))]
+        return (ours or errors or lines or [""])[-1].removeprefix("gipfel: ")[:500]
 
 
 def _last(result: CommandResult) -> str:

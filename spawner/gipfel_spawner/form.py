@@ -1,15 +1,17 @@
 """The spawn form: one page without a script, filled from the scheduler and the user's environments."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
-from gipfel_cluster.model import Frozen
-from gipfel_cluster.scheduler.durations import format_duration
-from gipfel_cluster.scheduler.protocol import Partition
 from jinja2 import Environment, Template
 
-from .options import UserOptions
+from gipfel_cluster.model import Frozen, GipfelError
+from gipfel_cluster.scheduler.durations import format_duration
+from gipfel_cluster.scheduler.protocol import Partition, Scheduler
+
+from .options import UserOptions, read_options
 
 
 class FormContent(Frozen):
@@ -23,6 +25,45 @@ class FormContent(Frozen):
     default_gpus: int = 0
     default_time: str = ""
     problems: tuple[str, ...] = ()
+
+
+async def fill_form(
+    scheduler: Scheduler,
+    environments: Callable[[], Awaitable[tuple[str, ...]]],
+    chosen: Mapping[str, Any],
+    *,
+    cluster: str,
+    default_edf: str,
+    default_gpus: int,
+    default_time: str,
+) -> FormContent:
+    """Ask for what the form shows; whatever does not answer becomes a line in it."""
+    problems: list[str] = []
+    partitions: tuple[Partition, ...] = ()
+    names: tuple[str, ...] = ()
+    try:
+        partitions = await scheduler.partitions()
+    except GipfelError as error:
+        problems.append(str(error))
+    try:
+        names = await environments()
+    except GipfelError as error:
+        problems.append(str(error))
+    try:
+        options = read_options(chosen)
+    except GipfelError:
+        # Options that an older version wrote.
+        options = UserOptions()
+    return FormContent(
+        cluster=cluster,
+        environments=names,
+        default_edf=default_edf,
+        partitions=partitions,
+        chosen=options,
+        default_gpus=default_gpus,
+        default_time=default_time,
+        problems=tuple(problems),
+    )
 
 
 def render_form(content: FormContent) -> str:

@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
+from pydantic import Field, ValidationError
+
 from gipfel_cluster.model import Frozen, GipfelError, Line
 from gipfel_cluster.scheduler.durations import format_duration, parse_duration
 from gipfel_cluster.scheduler.protocol import Name, Partition, TimeLimit
-from pydantic import Field, ValidationError
 
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.+@-]*"
 _FIELDS = {

@@ -2,8 +2,9 @@
 
 from html import escape
 
-from gipfel_cluster.model import GipfelError
 from jupyterhub.spawner import SpawnException
+
+from gipfel_cluster.model import GipfelError
 
 
 class SpawnProblem(SpawnException):  # type: ignore[misc]

@@ -1,12 +1,13 @@
 """The job of a server: what the scheduler is asked for, and what the node is told; pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from pydantic import ValidationError
 
 from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script
 from gipfel_cluster.model import Frozen, GipfelError, Line
 from gipfel_cluster.scheduler.protocol import JobRequest
-from pydantic import ValidationError
 
 from .account import Account
 from .options import UserOptions
@@ -26,11 +27,13 @@ class SiteOptions(Frozen):
     time: Line = ""
 
 
-def server_spec(options: UserOptions, *, cluster: str, edf: str, engine: str, runtime: str) -> JobSpec:
+def server_spec(
+    options: UserOptions, *, cluster: str, edf: str, engine: str, runtime: str, arguments: Sequence[str]
+) -> JobSpec:
     """What the node runs: the single-user server in the EDF's container."""
     return JobSpec(
         kind="server",
-        command=_SERVER,
+        command=(*_SERVER, *arguments),
         cluster=cluster,
         edf=edf,
         engine=engine,

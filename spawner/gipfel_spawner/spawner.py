@@ -10,16 +10,17 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy.orm import object_session
+from traitlets import default
+
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runtime import Runtime
 from gipfel_cluster.scheduler.protocol import JobRequest, JobStatus
-from sqlalchemy.orm import object_session
-from traitlets import default
 
 from .account import Account, account_environment, account_of
 from .cluster import Cluster, shared_cluster
 from .errands import Errands, Tail
-from .form import FormContent, render_form
+from .form import fill_form, render_form
 from .options import UserOptions, choose_partition, read_form, read_options, read_query, time_within
 from .problem import SpawnProblem
 from .progress import Progress, describe, describe_end
@@ -83,29 +84,20 @@ class EDFSpawner(SpawnerTraits):
 
     async def render_options_form(self) -> str:
         """The form, with a line for whatever could not be asked."""
-        problems: list[str] = []
-        content: dict[str, Any] = {"cluster": self.cluster, "default_edf": self.default_edf}
-        try:
-            content["partitions"] = await self._cluster.scheduler.partitions()
-        except GipfelError as error:
-            problems.append(str(error))
-        try:
-            content["environments"] = await self._errands(self._find_account()).environments()
-        except GipfelError as error:
-            problems.append(str(error))
-        try:
-            content["chosen"] = read_options(self.orm_spawner.user_options or {})
-        except GipfelError:
-            # Options that an older version wrote.
-            content["chosen"] = UserOptions()
-        return render_form(
-            FormContent(
-                **content,
-                default_gpus=self.default_gpus,
-                default_time=self.default_time,
-                problems=tuple(problems),
-            )
+
+        async def environments() -> tuple[str, ...]:
+            return await self._errands(self._find_account()).environments()
+
+        content = await fill_form(
+            self._cluster.scheduler,
+            environments,
+            self.orm_spawner.user_options or {},
+            cluster=self.cluster,
+            default_edf=self.default_edf,
+            default_gpus=self.default_gpus,
+            default_time=self.default_time,
         )
+        return render_form(content)
 
     @property
     def _cluster(self) -> Cluster:
@@ -209,7 +201,14 @@ class EDFSpawner(SpawnerTraits):
             cpus_per_task=self.req_nprocs or "0",
             time=time_within(self.default_time, partition),
         )
-        spec = server_spec(wanted, cluster=self.cluster, edf=edf, engine=self.engine, runtime=self.runtime)
+        spec = server_spec(
+            wanted,
+            cluster=self.cluster,
+            edf=edf,
+            engine=self.engine,
+            runtime=self.runtime,
+            arguments=(*self.get_args(), *(["--allow-root"] if account.is_root else [])),
+        )
         return server_request(
             wanted, site, spec, account=account, python=self._python(), environment=self.get_env()
         )
@@ -245,7 +244,7 @@ class EDFSpawner(SpawnerTraits):
                 raise await self._silent_server(status)
             if time.monotonic() > self._deadline:
                 raise GipfelError(
-                    f"Job {job_id} did not start within {self.start_timeout} s. {describe(job_id, status)[1]}",
+                    f"Job {job_id} took more than {self.start_timeout} s. {describe(job_id, status)[1]}",
                     "It is cancelled; ask for less, or try again later.",
                 )
             if self._port_taken and not status.nodes:
@@ -287,10 +286,12 @@ class EDFSpawner(SpawnerTraits):
 
     def take_port(self, port: int) -> bool:
         """Take the server's port, once for each start; False where none is awaited."""
-        if self._port_taken or not self.job_id or not (self._starting or self._check_pending):
+        if self._port_taken or not (self._starting or (self.job_id and self._check_pending)):
             return False
         self.port, self._port_taken = port, True
-        self._save_state()
+        # A server may be faster than the answer of the command that submits it.
+        if self.job_id:
+            self._save_state()
         return True
 
     async def progress(self) -> AsyncIterator[dict[str, Any]]:

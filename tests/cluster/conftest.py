@@ -1,7 +1,5 @@
 """What the tests on a real cluster share: the cluster, images, users, a runtime and a hub."""
 
-import hashlib
-import os
 import shutil
 import sys
 import tempfile
@@ -15,11 +13,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import images as image_builder
 import one_machine
-from gipfel_cluster.runtime import build_runtime
 from hub_process import HubProcess, proxy_folder
 from images import Images
+from kept_runtime import runtime_for_tests
 from one_machine import OneMachine
 from unix_users import UnixUser, unix_user
+
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -75,10 +74,7 @@ def plain_users(shared_folder: Path) -> Iterator[tuple[UnixUser, UnixUser]]:
 @pytest.fixture(scope="session")
 def runtime() -> Path:
     """The runtime folder, where every user may read it; kept for the next time."""
-    key = hashlib.sha256(sys.prefix.encode()).hexdigest()[:12]
-    folder = Path(os.environ.get("GIPFEL_TEST_RUNTIME", f"/var/tmp/gipfel-runtime-{os.getuid()}-{key}"))
-    build_runtime(folder, progress=lambda line: None)
-    return folder
+    return runtime_for_tests()
 
 
 @pytest.fixture(scope="session")

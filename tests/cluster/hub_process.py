@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from gipfel_cluster.model import GipfelError
 from hub_user import HubUser
 from one_machine import wait_until
+
+from gipfel_cluster.model import GipfelError
 
 READY_LIMIT_S = 60.0
 _REPOSITORY = Path(__file__).resolve().parents[2]
@@ -44,6 +45,17 @@ def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
         return port
+
+
+def end_proxy(state: Path) -> None:
+    """End the proxy that a hub left running, for the hub's next start, in a session of its own."""
+    pid_file = state / "proxy.pid"
+    with contextlib.suppress(OSError, ValueError):
+        pid = int(pid_file.read_text())
+        if _PROXY.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, signal.SIGTERM)
+            wait_until(lambda: not Path(f"/proc/{pid}").exists(), 5)
+        pid_file.unlink()
 
 
 class HubProcess:
@@ -112,11 +124,11 @@ class HubProcess:
         except subprocess.TimeoutExpired:
             pass
         finally:
-            # The proxy is in the hub's session: whatever the hub left of it ends here.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(5)
             self._process = None
+            end_proxy(self.log.parent)
 
     def call(self, method: str, path: str, **options: Any) -> httpx.Response:
         """Call the Hub's REST API as the service that may do everything with servers."""

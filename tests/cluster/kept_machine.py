@@ -10,9 +10,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from one_machine import END_LIMIT_S, READY_LIMIT_S, OneMachine, missing, wait_until
+
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runs import write_atomically
-from one_machine import END_LIMIT_S, READY_LIMIT_S, OneMachine, missing, wait_until
 
 _SCRIPT = Path(__file__).with_name("one_machine.py")
 
@@ -27,7 +28,7 @@ def _started(pid: int) -> int | None:
 
 
 @contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
+def ended_by_signals() -> Iterator[None]:
     """Turn SIGTERM and SIGHUP into the end of this block, so that everything is put away."""
 
     def end(number: int, _frame: object) -> None:
@@ -43,7 +44,7 @@ def _ended_by_signals() -> Iterator[None]:
 
 def _run(folder: Path, nodes: int, gpus: int, command: Sequence[str]) -> int:
     """Keep a cluster for as long as a command runs, or until a signal; returns the command's exit status."""
-    with _ended_by_signals(), OneMachine(folder, nodes=nodes, gpus=gpus) as machine:
+    with ended_by_signals(), OneMachine(folder, nodes=nodes, gpus=gpus) as machine:
         state = folder / "state.json"
         facts = {
             "environment": machine.environment,

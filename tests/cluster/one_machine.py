@@ -17,9 +17,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gipfel_cluster.model import GipfelError
 from private_network import PrivateNetwork, free_network
 from slurm_configuration import write_configuration
+
+from gipfel_cluster.model import GipfelError
 
 PROGRAMS = {
     "slurmctld": "slurmctld",

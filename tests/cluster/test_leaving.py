@@ -8,12 +8,13 @@ from pathlib import Path
 import psutil
 import pytest
 from edf_files import write_edf
-from gipfel_extension.telemetry.segments import read_samples
 from hub_process import HubProcess
 from hub_user import HubUser
 from images import Images
 from one_machine import OneMachine, wait_until
 from unix_users import UnixUser
+
+from gipfel_extension.telemetry.segments import read_samples
 
 pytestmark = pytest.mark.cluster
 

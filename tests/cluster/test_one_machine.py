@@ -9,9 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
-from gipfel_cluster.model import GipfelError
 from one_machine import OneMachine, missing, wait_until
 from unix_users import UnixUser
+
+from gipfel_cluster.model import GipfelError
 
 pytestmark = pytest.mark.cluster
 

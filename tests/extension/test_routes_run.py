@@ -3,6 +3,7 @@ import stat
 from pathlib import Path
 
 import psutil
+
 from gipfel_cluster.runs import RunFolder
 
 

@@ -7,6 +7,7 @@ import matplotlib.image
 import numpy as np
 import plotly.graph_objects
 import pytest
+
 from gipfel_extension.telemetry.figures import figure_delta, saturation_figure, static_image
 from gipfel_extension.telemetry.sample import HOST_METRICS, Device, Sample, SampleTable
 from gipfel_extension.telemetry.sources.synthetic import SyntheticSource

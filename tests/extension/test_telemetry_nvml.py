@@ -15,6 +15,7 @@ from typing import Any
 
 import pynvml
 import pytest
+
 from gipfel_extension.telemetry.sample import GPU_METRICS, SourceError
 from gipfel_extension.telemetry.segments import read_samples
 from gipfel_extension.telemetry.sources.gpm import GPM_METRICS

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from gipfel_extension.telemetry.recorder import Recorder, Settings
 from gipfel_extension.telemetry.sample import Device, Sample, SourceError
 from gipfel_extension.telemetry.segments import read_samples

@@ -5,6 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from gipfel_extension.telemetry.sample import GPU_METRICS, HOST_METRICS, Device, Sample, SampleTable
 from gipfel_extension.telemetry.segments import (
     Provenance,
@@ -14,8 +17,6 @@ from gipfel_extension.telemetry.segments import (
     read_segment,
     write_parquet,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 GPU = Device("GPU-8c1f", "gpu", "NVIDIA GH200 120GB", 0, node="nid001")
 HOST = Device("host:nid001", "host", "nid001", None, node="nid001", scope="job cgroup")

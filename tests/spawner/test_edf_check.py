@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+
 from gipfel_cluster.edf import check_edf, check_edfs, check_here, load_edf, show_edf
 
 

@@ -1,4 +1,5 @@
 import pytest
+
 from gipfel_cluster.edf.expand import ExpansionError, expand, split_fields, unbraced_variables
 
 VARIABLES = {"A": "1", "EMPTY": "", "COLON": "/a:/b"}

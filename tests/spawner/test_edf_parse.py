@@ -1,4 +1,5 @@
 import pytest
+
 from gipfel_cluster.edf.parse import parse
 
 

@@ -2,9 +2,10 @@ import os
 import subprocess
 
 import pytest
+from hypothesis import given, strategies
+
 from gipfel_cluster.edf import EdfError, Mount, find_edf, list_edfs, load_edf, resolve
 from gipfel_cluster.edf.model import Edf
-from hypothesis import given, strategies
 
 
 @pytest.fixture

@@ -14,8 +14,9 @@ import tempfile
 import time
 from pathlib import Path
 
-import gipfel_cluster
 import pytest
+
+import gipfel_cluster
 from gipfel_cluster.edf import Edf, Mount
 from gipfel_cluster.engines import ContainerRequest, engine_for
 from gipfel_cluster.engines.bubblewrap import Bubblewrap

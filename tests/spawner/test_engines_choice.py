@@ -2,8 +2,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import gipfel_cluster
 import pytest
+
+import gipfel_cluster
 from gipfel_cluster.edf import Edf, Mount
 from gipfel_cluster.engines import ContainerRequest, engine_for, engine_invocation, engine_names
 from gipfel_cluster.model import GipfelError

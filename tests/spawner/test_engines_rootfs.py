@@ -1,6 +1,7 @@
 import os
 
 import pytest
+
 from gipfel_cluster.engines.namespaces import SandboxError
 from gipfel_cluster.engines.rootfs import Layers, write_identity
 

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runtime.distributions import SITE_PACKAGES, closure, files, project_files
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runtime import Runtime
 

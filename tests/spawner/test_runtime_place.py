@@ -4,6 +4,7 @@ import threading
 from pathlib import Path
 
 import pytest
+
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runtime.place import Place, share_content
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from gipfel_cluster.runtime.interpreter import program
 from gipfel_cluster.runtime.relocate import is_elf, patchelf, relocate, shared_libraries
 

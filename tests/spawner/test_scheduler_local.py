@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler.local import LocalScheduler
 from gipfel_cluster.scheduler.processes import Process, descendants

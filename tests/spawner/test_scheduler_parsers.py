@@ -1,12 +1,13 @@
 import contextlib
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from gipfel_cluster.scheduler.durations import format_duration, parse_duration
 from gipfel_cluster.scheduler.gres import GpuCount, parse_gpus
 from gipfel_cluster.scheduler.hostlist import expand_hostlist
 from gipfel_cluster.scheduler.slurm_answers import read_address, read_jobs, read_partitions, refusal
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 @pytest.mark.parametrize(
@@ -140,7 +141,8 @@ def test_refusals_are_one_line_with_advice() -> None:
         "sbatch: error: Batch job submission failed: Invalid partition name specified",
     )
     assert str(error) == (
-        "Slurm refused (sbatch): Batch job submission failed: Invalid partition name specified. Pick another partition."
+        "Slurm refused (sbatch): Batch job submission failed: Invalid partition name specified. "
+        "Pick another partition."
     )
     silent = refusal("squeue", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
     assert str(silent).startswith("Slurm did not answer (squeue")

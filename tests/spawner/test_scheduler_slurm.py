@@ -13,14 +13,15 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
 from gipfel_cluster.job import batch_script
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler.account import acting_as
 from gipfel_cluster.scheduler.protocol import JobRequest, JobStatus
 from gipfel_cluster.scheduler.slurm import SlurmScheduler, submit_arguments
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from pydantic import ValidationError
 
 _TEXTS = (
     "name",
@@ -59,7 +60,8 @@ def test_no_value_adds_a_line_a_directive_or_an_argument(
     argv = submit_arguments(request)
     assert request.script == plain["script"]
     expected = {
-        "job-name": request.name, "chdir": request.directory, "nodes": "1", "output": request.output or "/dev/null",
+        "job-name": request.name, "chdir": request.directory, "nodes": "1",
+        "output": request.output or "/dev/null",
         "partition": request.partition, "account": request.account, "qos": request.qos,
         "reservation": request.reservation, "constraint": request.constraint, "mem": request.memory,
         "exclude": request.exclude, "time": request.time, "export": "ALL",
@@ -210,7 +212,8 @@ class TestReal:
                 '#!/bin/sh\necho "$(id -un) [$CUDA_VISIBLE_DEVICES] $PWD $COLOUR $SLURM_JOB_ID"\nexit 5\n'
             )
             request = JobRequest(
-                name="test", script=script, directory="/", output=log, gpus_per_node=2, time="5", user="nobody",
+                name="test", script=script, directory="/", output=log, gpus_per_node=2, time="5",
+                user="nobody",
                 environment={"COLOUR": "light blue, dark"},
             )  # fmt: skip
             job = await slurm.submit(request)

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler.account import acting_as, own_name
 from gipfel_spawner.account import account_environment, account_of

@@ -1,6 +1,9 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler.gres import GpuCount
 from gipfel_cluster.scheduler.protocol import Partition
@@ -13,8 +16,6 @@ from gipfel_spawner.options import (
     read_query,
     time_within,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 NORMAL = Partition(
     name="normal", default=True, seconds=86400, gpus=(GpuCount(type="gh200", count=4),), nodes=8, idle=3

@@ -7,6 +7,7 @@ import urllib.request
 from typing import Any
 
 import pytest
+
 from gipfel_cluster.scheduler.processes import Process
 
 

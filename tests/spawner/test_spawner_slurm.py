@@ -77,8 +77,8 @@ def test_a_silent_slurm_is_one_line_in_the_form_and_the_answer(slurm_hub: Any, s
 def test_a_refusal_is_one_line(slurm_hub: Any, slurm: Any) -> None:
     slurm(
         sinfo=SINFO,
-        sbatch="echo 'sbatch: error: Batch job submission failed: Invalid account or account/partition combination "
-        "specified' >&2; exit 1",
+        sbatch="echo 'sbatch: error: Batch job submission failed: Invalid account or account/partition "
+        "combination specified' >&2; exit 1",
     )
     answer = start(slurm_hub, slurm_hub.user)
     assert answer.status == 400

@@ -4,12 +4,13 @@ from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Any, TypeVar
 
-from gipfel_cluster.model import Frozen, GipfelError, one_line
 from jupyter_core.utils import ensure_async
 from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler
 from pydantic import ValidationError
 from tornado import web
+
+from gipfel_cluster.model import Frozen, GipfelError, one_line
 
 from ..server.telemetry import ServerTelemetry
 

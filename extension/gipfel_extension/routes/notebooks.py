@@ -5,9 +5,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gipfel_cluster.model import GipfelError
 from jupyter_core.paths import jupyter_path
 from jupyter_core.utils import ensure_async
+
+from gipfel_cluster.model import GipfelError
 
 from .base import GipfelRouteHandler, route
 

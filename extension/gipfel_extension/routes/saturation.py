@@ -4,7 +4,6 @@ import asyncio
 import json
 from typing import Any
 
-from gipfel_cluster.model import Frozen, GipfelError
 from jupyter_core.utils import ensure_async
 from jupyter_server.auth.decorator import ws_authenticated
 from jupyter_server.base.handlers import JupyterHandler
@@ -12,6 +11,8 @@ from jupyter_server.base.websocket import WebSocketMixin
 from pydantic import Field, ValidationError
 from tornado import web
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
+
+from gipfel_cluster.model import Frozen, GipfelError
 
 from ..server.broadcast import LONGEST_WINDOW_S, absent
 from ..server.telemetry import ServerTelemetry

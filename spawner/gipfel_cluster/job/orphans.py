@@ -2,12 +2,14 @@
 
 import ctypes
 import os
-from collections.abc import Callable
+import signal
+import time
 
-import psutil
+from ..scheduler.processes import Process, descendants
 
 _PR_SET_CHILD_SUBREAPER = 36
 _GRACE_S = 5.0
+_STEP_S = 0.05
 
 
 def adopt_orphans() -> None:
@@ -21,17 +23,16 @@ def adopt_orphans() -> None:
 
 def end_descendants(keep: frozenset[int] = frozenset()) -> None:
     """End every process below this one but those of `keep`: by SIGTERM, after 5 s by SIGKILL."""
-    left = [each for each in psutil.Process(os.getpid()).children(recursive=True) if each.pid not in keep]
-    for each in left:
-        _quietly(each.terminate)
-    _, left = psutil.wait_procs(left, timeout=_GRACE_S)
-    for each in left:
-        _quietly(each.kill)
-    psutil.wait_procs(left, timeout=_GRACE_S)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        deadline = time.monotonic() + _GRACE_S
+        told: set[Process] = set()
+        while (left := _left(keep)) and time.monotonic() < deadline:
+            for each in left - told:
+                each.signal(number)
+            told |= left
+            time.sleep(_STEP_S)
 
 
-def _quietly(act: Callable[[], None]) -> None:
-    try:
-        act()
-    except psutil.NoSuchProcess:
-        return
+def _left(keep: frozenset[int]) -> set[Process]:
+    found = (Process.of(pid) for pid in descendants(os.getpid()) if pid not in keep)
+    return {process for process in found if process is not None}

@@ -3,6 +3,8 @@
 import os
 from pathlib import Path, PurePosixPath
 
+from pydantic import Field
+
 from ..edf import Edf, Mount
 from ..model import Frozen
 
@@ -13,7 +15,7 @@ class Place(Frozen):
     directory: str
     """Where the server starts and the file browser is rooted."""
     mounts: tuple[Mount, ...] = ()
-    environment: dict[str, str] = {}
+    environment: dict[str, str] = Field(default_factory=dict)
 
 
 def place_on_host(edf: Edf | None, home: str) -> Place:
@@ -24,12 +26,12 @@ def place_on_host(edf: Edf | None, home: str) -> Place:
 def place_in_container(edf: Edf, home: str) -> Place:
     """The place of a server in a container: a folder that outlives it.
 
-    That is the EDF's working folder where a writable mount holds it, else ``~/gipfel``. Where the EDF mounts no
-    home folder, the lab's settings and user kernels are kept in ``~/.gipfel/server``, so that they outlive the
-    container too.
+    That is the EDF's working folder where a writable mount holds it, else ``~/gipfel``. Where the EDF mounts
+    no home folder, the lab's settings and user kernels are kept in ``~/.gipfel/server``, so that they outlive
+    the container too.
     """
     mounts: list[Mount] = []
-    environment: dict[str, str] = {}
+    environment: dict[str, str] = Field(default_factory=dict)
     directory = edf.workdir
     if not directory or not _mounted(edf, directory, writable=True):
         directory = _made(Path(home) / "gipfel")

@@ -54,7 +54,11 @@ def _ends(environment: Mapping[str, str]) -> str | None:
 
 
 def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version(), "kernel": platform.release(), "machine": platform.machine()}
+    versions = {
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+    }
     for package in _PACKAGES:
         try:
             versions[package] = importlib.metadata.version(package)
@@ -66,8 +70,8 @@ def _versions() -> dict[str, str]:
 def _image_identity(edf: Edf | None) -> dict[str, Any] | None:
     """Which image it was, without reading all of it: size, time and a digest of the SquashFS superblock.
 
-    The superblock holds creation time, inode count and the offsets of every table, so two images that differ in
-    content differ there in practice; a digest of tens of gigabytes would delay every start.
+    The superblock holds creation time, inode count and the offsets of every table, so two images that differ
+    in content differ there in practice; a digest of tens of gigabytes would delay every start.
     """
     if edf is None or not edf.image:
         return None

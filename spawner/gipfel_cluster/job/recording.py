@@ -1,11 +1,13 @@
 """The recorder beside a job: started before it, ended after it, and its death written down."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from ..runs import RunFolder, write_atomically
@@ -27,20 +29,35 @@ class Recording:
         A private folder on local disk with a short path, for the live stream.
     node
         This node's name.
-    root_pid
-        The process whose tree is the job.
+    environment
+        The job's: it says which GPUs the job has. The tree below this process is the job.
     """
 
-    def __init__(self, spec: JobSpec, run: RunFolder, sockets: Path, node: str, root_pid: int) -> None:
+    def __init__(
+        self, spec: JobSpec, run: RunFolder, sockets: Path, node: str, environment: Mapping[str, str]
+    ) -> None:
         command = [sys.executable, "-I", "-m", "gipfel_extension.telemetry.recorder"]
-        command += ["--telemetry", str(run.telemetry), "--sockets", str(sockets), "--node", node, "--name", "job"]
-        command += ["--interval", str(spec.interval), "--root-pid", str(root_pid), "--with-parent"]
+        command += [
+            "--telemetry",
+            str(run.telemetry),
+            "--sockets",
+            str(sockets),
+            "--node",
+            node,
+            "--name",
+            "job",
+        ]
+        command += ["--interval", str(spec.interval), "--root-pid", str(os.getpid()), "--with-parent"]
         for source in spec.sources:
             command += ["--source", source]
         self._ended = run.telemetry / f"{node}.recorder.json"
         self._stopping = False
         self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
+            command,
+            env={name: value for name, value in environment.items() if "TOKEN" not in name},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
         )
         self._watch = threading.Thread(target=self._note_end, daemon=True)
         self._watch.start()

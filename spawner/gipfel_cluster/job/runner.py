@@ -46,8 +46,13 @@ class JobRunner:
     def __init__(self, spec: JobSpec, environment: Mapping[str, str]) -> None:
         self.spec = spec
         self.environment = dict(environment)
+        if "SLURM_JOB_ID" in self.environment:
+            # Slurm leaves it unset in a job without GPUs, which every CUDA program reads as "all of them".
+            self.environment.setdefault("CUDA_VISIBLE_DEVICES", "")
         self.home = self.environment.get("HOME") or str(Path.home())
-        self.job_id = self.environment.get("SLURM_JOB_ID") or self.environment.get("GIPFEL_JOB_ID") or str(os.getpid())
+        self.job_id = (
+            self.environment.get("SLURM_JOB_ID") or self.environment.get("GIPFEL_JOB_ID") or str(os.getpid())
+        )
         self.node = self.environment.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
         self._child: subprocess.Popen[bytes] | None = None
         self._asked: int | None = None
@@ -66,7 +71,8 @@ class JobRunner:
         run = RunFolder.create(runs_root(self.environment), self.spec.cluster, self.job_id)
         edf = self._edf()
         runtime = Runtime.load(self.spec.runtime) if self.spec.runtime else Runtime.here()
-        scratch = Path(tempfile.mkdtemp(prefix="gipfel-", dir=self._local_disk()))
+        # A socket's path may have 107 characters: TMPDIR is often too long, and on a remote file system.
+        scratch = Path(tempfile.mkdtemp(prefix="gipfel-", dir="/tmp"))
         try:
             return self._run_in(run, edf, runtime, scratch)
         finally:
@@ -81,10 +87,6 @@ class JobRunner:
         if errors:
             raise EdfError(errors)
         return edf
-
-    def _local_disk(self) -> str:
-        # A socket's path may have 107 characters: TMPDIR on a scratch file system is often too long, and remote.
-        return "/tmp"  # noqa: S108 - mkdtemp makes a folder of the user's own (0700)
 
     def _run_in(self, run: RunFolder, edf: Edf | None, runtime: Runtime, scratch: Path) -> int:
         for part in ("s", "j", "c"):  # sockets, Jupyter's runtime files, the container's own
@@ -112,10 +114,12 @@ class JobRunner:
         )
         invocation = engine.render(request, python=sys.executable)
         record["notes"] = list(invocation.notes)
-        recording = Recording(self.spec, run, scratch / "s", self.node, os.getpid())
+        recording = Recording(self.spec, run, scratch / "s", self.node, self.environment)
         status = 1
         try:
-            status = self._wait(invocation.argv, dict(invocation.environment), directory if not contained else "/")
+            status = self._wait(
+                invocation.argv, dict(invocation.environment), directory if not contained else "/"
+            )
             return status
         finally:
             end_descendants(keep=frozenset({recording.pid}))
@@ -134,6 +138,8 @@ class JobRunner:
             "GIPFEL_NODE": self.node,
             "GIPFEL_ENGINE": engine,
             "JUPYTER_RUNTIME_DIR": str(scratch / "j"),
+            # A kernel of the same name in the home folder, of another Python, would hide the runtime's.
+            "JUPYTER_PREFER_ENV_PATH": "1",
         }
         offered.setdefault("JUPYTERHUB_ROOT_DIR", place.directory)
         return offered
@@ -161,15 +167,19 @@ class JobRunner:
 
 def main() -> int:
     """Run the job of ``$GIPFEL_JOB``; what a person must know is one line on stderr."""
-    content = os.environ.pop(JOB_VARIABLE, "")
     try:
-        if not content:
-            raise GipfelError(f"There is no job: {JOB_VARIABLE} is not set.", "Jobs are started by the hub or by gipfel submit.")
-        try:
-            spec = JobSpec.model_validate_json(content)
-        except ValueError as error:
-            raise GipfelError(f"{JOB_VARIABLE} does not hold a job: {error}") from error
-        return JobRunner(spec, os.environ).run()
+        return JobRunner(_given(os.environ.pop(JOB_VARIABLE, "")), os.environ).run()
     except GipfelError as error:
         print(f"gipfel: {error}", file=sys.stderr, flush=True)  # noqa: T201
         return 1
+
+
+def _given(content: str) -> JobSpec:
+    if not content:
+        raise GipfelError(
+            f"There is no job: {JOB_VARIABLE} is not set.", "The hub and gipfel submit start jobs."
+        )
+    try:
+        return JobSpec.model_validate_json(content)
+    except ValueError as error:
+        raise GipfelError(f"{JOB_VARIABLE} does not hold a job: {error}") from error

@@ -1,0 +1,43 @@
+"""Where the runtime is that a cluster on this machine serves: every user reads it, and it is kept."""
+
+import hashlib
+import os
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from gipfel_cluster.model import GipfelError
+from gipfel_cluster.runtime import build_runtime
+
+_REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def kept_runtime(folder: Path, *, progress: Callable[[str], None] = lambda line: None) -> Path:
+    """Build what is not current in `folder`, and return it.
+
+    Raises
+    ------
+    GipfelError
+        The runtime can't be built, or another user made the folder: what runs in it would be theirs.
+    """
+    if folder.exists() and folder.stat().st_uid != os.geteuid():
+        raise GipfelError(f"{folder} is another user's.", "Remove it, or name another one in GIPFEL_RUNTIME.")
+    return Path(build_runtime(folder, progress=progress).root)
+
+
+def runtime_for_tests() -> Path:
+    """``$GIPFEL_TEST_RUNTIME``, else a folder below ``/var/tmp`` for this environment."""
+    key = hashlib.sha256(sys.prefix.encode()).hexdigest()[:12]
+    default = f"/var/tmp/gipfel-runtime-{os.getuid()}-{key}"
+    return kept_runtime(Path(os.environ.get("GIPFEL_TEST_RUNTIME", default)))
+
+
+def runtime_to_serve(progress: Callable[[str], None]) -> Path:
+    """``$GIPFEL_RUNTIME``, else ``build/runtime`` where other users can pass, else below ``/var/cache``."""
+    given = os.environ.get("GIPFEL_RUNTIME")
+    folder = Path(given) if given else _REPOSITORY / "build" / "runtime"
+    if not given and not all(parent.stat().st_mode & stat.S_IXOTH for parent in _REPOSITORY.parents):
+        folder = Path("/var/cache/gipfel/runtime")
+        folder.parent.mkdir(mode=0o755, exist_ok=True)
+    return kept_runtime(folder, progress=progress)

@@ -1,0 +1,109 @@
+"""Each floor of the house imports only what is below it: shown by importing with the others blocked."""
+
+import subprocess
+import sys
+
+import pytest
+
+_PROBE = """
+import importlib, importlib.abc, pkgutil, sys
+
+class Blocked(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if any(name == each or name.startswith(each + ".") for each in {blocked!r}):
+            raise ImportError("above this floor: " + name)
+
+sys.meta_path.insert(0, Blocked())
+for root in {roots!r}:
+    package = importlib.import_module(root)
+    for module in pkgutil.walk_packages(package.__path__, root + "."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+print("imported")
+"""
+
+_HUB = {"jupyterhub", "batchspawner"}
+_SERVER = {"jupyter_server", "jupyterlab", "tornado"}
+
+FLOORS = {
+    "a cluster": (
+        ["gipfel_cluster"],
+        {
+            "gipfel_spawner",
+            "gipfel_extension",
+            "gipfel_widgets",
+            *_HUB,
+            *_SERVER,
+            "ipywidgets",
+            "IPython",
+            "zmq",
+            "torch",
+        },
+    ),
+    "telemetry": (
+        ["gipfel_extension.telemetry"],
+        {
+            "gipfel_spawner",
+            "gipfel_widgets",
+            "gipfel_cluster",
+            "pydantic",
+            *_HUB,
+            *_SERVER,
+            "ipywidgets",
+            "torch",
+        },
+    ),
+    "training": (
+        ["gipfel_extension.training"],
+        {"gipfel_spawner", "gipfel_widgets", *_HUB, *_SERVER, "torch"},
+    ),
+    "the hub": (
+        ["gipfel_spawner"],
+        {"gipfel_extension", "gipfel_widgets", "jupyter_server", "ipywidgets", "torch"},
+    ),
+    "the kernel": (
+        ["gipfel_widgets"],
+        {"gipfel_spawner", "gipfel_extension.app", "gipfel_extension.routes", *_HUB, "jupyter_server"},
+    ),
+}
+
+
+@pytest.mark.parametrize("floor", FLOORS)
+def test_a_floor_imports_only_what_is_below_it(floor):
+    roots, blocked = FLOORS[floor]
+    probe = _PROBE.format(roots=roots, blocked=blocked)
+    done = subprocess.run(
+        [sys.executable, "-c", probe], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout.strip() == "imported", done.stderr[-2000:]
+
+
+def test_a_blocked_import_is_noticed():
+    probe = _PROBE.format(roots=["gipfel_spawner"], blocked={"batchspawner"})
+    done = subprocess.run(
+        [sys.executable, "-c", probe], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert "above this floor: batchspawner" in done.stderr
+
+
+@pytest.mark.parametrize("package", ["gipfel_extension", "gipfel_widgets", "gipfel_cluster"])
+def test_importing_a_package_starts_nothing(package):
+    probe = (
+        f"import sys, threading, {package};"
+        "print(threading.active_count(), 'pynvml' in sys.modules, 'tornado' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", probe], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split()[:2] == ["1", "False"]
+
+
+def test_batchspawners_route_is_gone_and_ours_is_there():
+    probe = (
+        "import gipfel_spawner; from jupyterhub.apihandlers import default_handlers as h;"
+        "paths = [each[0] for each in h]; print([p for p in paths if 'batchspawner' in p or 'gipfel' in p])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", probe], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "['/api/gipfel/server']"

@@ -1,0 +1,206 @@
+"""The host side of a job, as the batch script starts it: a process of its own, on this machine."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script
+from gipfel_cluster.scheduler.processes import Process, descendants
+
+LIMIT_S = 60
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator["RunningJob"]:
+    running = RunningJob(tmp_path)
+    yield running
+    running.end()
+
+
+class RunningJob:
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.runs = home / "runs"
+        self.environment = {
+            "PATH": os.environ["PATH"], "HOME": str(home), "USER": "ada", "GIPFEL_RUNS": str(self.runs),
+            "GIPFEL_JOB_ID": "7", "JUPYTERHUB_API_TOKEN": "a-secret-of-the-server",
+        }  # fmt: skip
+        self.process: subprocess.Popen[str] | None = None
+
+    @property
+    def run(self) -> Path:
+        return self.runs / "here-7"
+
+    def start(self, *command: str, **more: object) -> "subprocess.Popen[str]":
+        spec = JobSpec(
+            kind="notebook", command=command, cluster="here", interval=0.1, sources=("host",),
+            options={"gpus": 0}, **more,  # type: ignore[arg-type]
+        )  # fmt: skip
+        return self.start_with(spec.model_dump_json())
+
+    def start_with(self, content: str) -> "subprocess.Popen[str]":
+        script = self.home / "script.sh"
+        script.write_text(batch_script(sys.executable))
+        self.process = subprocess.Popen(
+            ["/bin/sh", str(script)], env=self.environment | {JOB_VARIABLE: content}, text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+        return self.process
+
+    def finish(self, *command: str, **more: object) -> tuple[int, str, str]:
+        process = self.start(*command, **more)
+        out, err = process.communicate(timeout=LIMIT_S)
+        return process.returncode, out, err
+
+    def record(self) -> dict[str, object]:
+        content: dict[str, object] = json.loads((self.run / "record.json").read_text())
+        return content
+
+    def end(self) -> None:
+        if self.process and self.process.poll() is None:
+            self.process.terminate()
+            self.process.communicate(timeout=LIMIT_S)
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not path.exists():
+        assert time.monotonic() < deadline, path
+        time.sleep(0.05)
+
+
+def rows_of(folder: Path) -> int:
+    rows = 0
+    for path in folder.glob("*.arrows"):
+        with pa.ipc.open_stream(path) as stream:
+            rows += sum(batch.num_rows for batch in stream)
+    return rows
+
+
+def test_it_runs_the_command_and_leaves_a_record_and_samples(job):
+    status, out, err = job.finish(
+        "{python}", "-c", "import sys, time; time.sleep(1); print(sys.executable); sys.exit(7)"
+    )
+    assert (status, out.strip()) == (7, sys.executable), err
+    record = job.record()
+    assert record["exit_status"] == 7
+    assert record["ended"] > record["started"]
+    assert record["options"] == {"gpus": 0}
+    assert record["engine"] == "host"
+    assert {"gipfel", "python"} <= set(record["versions"])
+    assert rows_of(job.run / "telemetry") >= 5
+    assert list((job.run / "telemetry").glob("*.closed.arrows"))
+    assert (job.run.stat().st_mode & 0o777, (job.run / "record.json").stat().st_mode & 0o777) == (
+        0o700,
+        0o600,
+    )
+
+
+def test_neither_record_nor_recorder_nor_arguments_hold_the_token(job):
+    job.start("{python}", "-c", "import time; time.sleep(30)")
+    wait_for(job.run / "record.json")
+    deadline = time.monotonic() + LIMIT_S
+    below: tuple[int, ...] = ()
+    while len(below) < 2 and time.monotonic() < deadline:
+        below = descendants(job.process.pid)
+        time.sleep(0.2)
+    lines = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in (job.process.pid, *below)]
+    assert not [line for line in lines if b"a-secret" in line]
+    recorder = next(
+        pid for pid, line in zip((job.process.pid, *below), lines, strict=True) if b"recorder" in line
+    )
+    assert b"a-secret" not in Path(f"/proc/{recorder}/environ").read_bytes()
+    assert "a-secret" not in (job.run / "record.json").read_text()
+
+
+def test_the_command_learns_where_its_run_and_its_sockets_are(job):
+    names = (
+        "GIPFEL_RUN GIPFEL_SOCKETS GIPFEL_JOB_ID GIPFEL_CLUSTER GIPFEL_ENGINE JUPYTERHUB_API_TOKEN".split()
+    )
+    code = f"import json, os; print(json.dumps([os.environ[n] for n in {names!r}] + ['GIPFEL_JOB' in os.environ]))"
+    _, out, err = job.finish("{python}", "-c", code)
+    run, sockets, *others = json.loads(out)
+    assert run == str(job.run), err
+    assert len(sockets) < 60
+    assert not Path(sockets).exists(), "the folder of the sockets outlives the job"
+    assert others == ["7", "here", "host", "a-secret-of-the-server", False]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+def test_a_signal_reaches_the_command_and_its_status_comes_back(job, number):
+    ready = job.home / "ready"
+    code = (
+        f"import signal, sys, time, pathlib; signal.signal({int(number)}, lambda *_: sys.exit(42));"
+        f"pathlib.Path({str(ready)!r}).touch(); time.sleep(60)"
+    )
+    process = job.start("{python}", "-c", code)
+    wait_for(ready)
+    process.send_signal(number)
+    process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 42
+    assert job.record()["exit_status"] == 42
+
+
+def test_what_the_command_left_in_the_background_ends_with_the_job(job):
+    pids = job.home / "pids"
+    code = (
+        "import subprocess, sys;"
+        "quiet = {'stdout': subprocess.DEVNULL, 'stderr': subprocess.DEVNULL};"
+        "p = subprocess.Popen(['sleep', '600'], start_new_session=True, **quiet);"
+        f"open({str(pids)!r}, 'w').write(str(p.pid))"
+    )
+    status, _, err = job.finish("{python}", "-c", code)
+    assert status == 0, err
+    assert Process.of(int(pids.read_text())) is None
+
+
+def test_a_killed_recorder_is_written_down_and_the_command_goes_on(job):
+    ready = job.home / "ready"
+    code = f"import pathlib, time; pathlib.Path({str(ready)!r}).touch(); time.sleep(6); print('still here')"
+    process = job.start("{python}", "-c", code)
+    wait_for(ready)
+    deadline = time.monotonic() + LIMIT_S
+    while rows_of(job.run / "telemetry") < 5:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    below = descendants(process.pid)
+    recorder = next(
+        pid for pid in below if b"telemetry.recorder" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    )
+    os.kill(recorder, signal.SIGKILL)
+    out, _ = process.communicate(timeout=LIMIT_S)
+    assert (process.returncode, out.strip()) == (0, "still here")
+    (note,) = (job.run / "telemetry").glob("*.recorder.json")
+    assert json.loads(note.read_text())["how"] == "SIGKILL"
+    assert json.loads(note.read_text())["expected"] is False
+    assert rows_of(job.run / "telemetry") >= 5
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "GIPFEL_JOB is not set"),
+        ("{", "does not hold a job"),
+        ('{"kind": "server", "command": ["true"], "attribute": 1}', "does not hold a job"),
+        ('{"kind": "server", "command": ["true"], "cluster": "../up"}', "does not hold a job"),
+        ('{"kind": "server", "command": ["true"], "edf": "nowhere"}', "nowhere"),
+        ('{"kind": "server", "command": ["true"], "runtime": "/nowhere"}', "/nowhere"),
+        ('{"kind": "server", "command": ["/no/such/program"]}', "/no/such/program"),
+    ],
+)
+def test_a_job_that_cannot_start_says_so_in_one_line(job, content, said):
+    process = job.start_with(content)
+    _, err = process.communicate(timeout=LIMIT_S)
+    assert process.returncode != 0
+    words = [line for line in err.splitlines() if not line.startswith("gipfel: the record")]
+    assert len(words) == 1, err
+    assert said in words[0]
+    assert "Traceback" not in err
