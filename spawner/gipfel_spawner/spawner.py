@@ -22,9 +22,9 @@ from .cluster import Cluster, shared_cluster
 from .errands import Errands, Tail
 from .form import fill_form, render_form
 from .options import UserOptions, choose_partition, read_form, read_options, read_query, time_within
-from .problem import SpawnProblem
+from .problem import SpawnProblem, options_problems
 from .progress import Progress, describe, describe_end
-from .request import SiteOptions, server_request, server_spec
+from .request import server_request, server_spec
 from .traits import SpawnerTraits
 from .watcher import JobWatcher
 
@@ -57,17 +57,13 @@ class EDFSpawner(SpawnerTraits):
         return type(self).check_options
 
     def _read_form(self, form: Mapping[str, Any]) -> dict[str, Any]:
-        try:
+        with options_problems():
             return read_form(form).model_dump(exclude_defaults=True)
-        except GipfelError as error:
-            raise SpawnProblem(error, reason="options") from None
 
     def options_from_query(self, query: Mapping[str, Any]) -> dict[str, Any]:
         """Read the options of a link, which may not bring free text."""
-        try:
+        with options_problems():
             return read_query(query).model_dump(exclude_defaults=True)
-        except GipfelError as error:
-            raise SpawnProblem(error, reason="options") from None
 
     def check_options(self, user_options: Mapping[str, Any]) -> None:
         """Refuse options of the REST API that can't be.
@@ -77,10 +73,8 @@ class EDFSpawner(SpawnerTraits):
         SpawnProblem
             The first thing that is wrong with them.
         """
-        try:
+        with options_problems():
             read_options(user_options)
-        except GipfelError as error:
-            raise SpawnProblem(error, reason="options") from None
 
     async def render_options_form(self) -> str:
         """The form, with a line for whatever could not be asked."""
@@ -192,15 +186,7 @@ class EDFSpawner(SpawnerTraits):
             }
         )
         partition = choose_partition(wanted, await self._cluster.scheduler.partitions())
-        site = SiteOptions(
-            account=self.req_account,
-            qos=self.req_qos,
-            reservation=self.req_reservation,
-            constraint=self.req_constraint,
-            memory=self.req_memory,
-            cpus_per_task=self.req_nprocs or "0",
-            time=time_within(self.default_time, partition),
-        )
+        site = self.site_options(time_within(self.default_time, partition))
         spec = server_spec(
             wanted,
             cluster=self.cluster,

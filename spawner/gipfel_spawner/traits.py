@@ -7,6 +7,8 @@ from typing import Any
 from batchspawner import SlurmSpawner
 from traitlets import Enum, Float, Integer, Unicode, default
 
+from .request import SiteOptions
+
 
 class SpawnerTraits(SlurmSpawner):  # type: ignore[misc]
     """The configuration of `EDFSpawner`.
@@ -66,6 +68,18 @@ class SpawnerTraits(SlurmSpawner):  # type: ignore[misc]
     # JupyterHub's own, which has no annotations.
     _check_pending: bool
     _spawn_future: Any
+
+    def site_options(self, time: str) -> SiteOptions:
+        """What every job of this site asks for; ``time`` is for a user who gave none."""
+        return SiteOptions(
+            account=self.req_account,
+            qos=self.req_qos,
+            reservation=self.req_reservation,
+            constraint=self.req_constraint,
+            memory=self.req_memory,
+            cpus_per_task=self.req_nprocs or "0",
+            time=time,
+        )
 
     @default("state_folder")
     def _default_state_folder(self) -> str:

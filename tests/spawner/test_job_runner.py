@@ -122,10 +122,12 @@ def test_neither_record_nor_recorder_nor_arguments_hold_the_token(job):
 
 
 def test_the_command_learns_where_its_run_and_its_sockets_are(job):
-    names = (
-        "GIPFEL_RUN GIPFEL_SOCKETS GIPFEL_JOB_ID GIPFEL_CLUSTER GIPFEL_ENGINE JUPYTERHUB_API_TOKEN".split()
+    names = ["GIPFEL_RUN", "GIPFEL_SOCKETS", "GIPFEL_JOB_ID", "GIPFEL_CLUSTER", "GIPFEL_ENGINE"]
+    names.append("JUPYTERHUB_API_TOKEN")
+    code = (
+        "import json, os;"
+        f"print(json.dumps([os.environ[n] for n in {names!r}] + ['GIPFEL_JOB' in os.environ]))"
     )
-    code = f"import json, os; print(json.dumps([os.environ[n] for n in {names!r}] + ['GIPFEL_JOB' in os.environ]))"
     _, out, err = job.finish("{python}", "-c", code)
     run, sockets, *others = json.loads(out)
     assert run == str(job.run), err

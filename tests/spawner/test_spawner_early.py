@@ -4,11 +4,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
 
-
-@pytest.mark.parametrize("user", ["ada"])
-def test_a_port_that_comes_before_the_jobs_number_is_taken(new_hub: Any, tmp_path: Path, user: str) -> None:
+def test_a_port_that_comes_before_the_jobs_number_is_taken(new_hub: Any, tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(
         "import asyncio\n"
         "from gipfel_cluster.scheduler.local import LocalScheduler\n"
@@ -33,10 +30,10 @@ def test_a_port_that_comes_before_the_jobs_number_is_taken(new_hub: Any, tmp_pat
         "from slow import SlowSpawner",
         "c.JupyterHub.spawner_class = SlowSpawner",
     )
-    hub.call("POST", f"/users/{user}")
-    hub.call("POST", f"/users/{user}/server", {})
+    hub.call("POST", "/users/ada")
+    hub.call("POST", "/users/ada/server", {})
     end = time.monotonic() + 20
-    while not hub.ready(user):
+    while not hub.ready("ada"):
         assert time.monotonic() < end, hub.log()
         time.sleep(0.1)
-    hub.call("DELETE", f"/users/{user}/server")
+    hub.call("DELETE", "/users/ada/server")

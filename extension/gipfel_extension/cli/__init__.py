@@ -1,1 +1,5 @@
-""""""
+"""The ``gipfel`` command."""
+
+from .main import main
+
+__all__ = ["main"]
