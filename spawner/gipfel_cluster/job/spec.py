@@ -9,7 +9,7 @@ from ..model import Frozen, Line
 #: The environment variable that carries a `JobSpec` as JSON from the submitting side to the node.
 JOB_VARIABLE = "GIPFEL_JOB"
 
-#: Stands in a command for the interpreter of the runtime inside the container.
+#: As the first word of a command, the interpreter of the runtime inside the container.
 PYTHON = "{python}"
 
 

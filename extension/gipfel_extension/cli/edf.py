@@ -1,0 +1,132 @@
+"""``gipfel edf``: environments checked, shown and rendered."""
+
+import json
+import os
+import shlex
+import sys
+from pathlib import Path
+
+import click
+
+from .terminal import examples, tell
+
+
+@click.group(
+    epilog=examples(
+        "gipfel edf check my-env --here",
+        "gipfel edf show my-env --origin",
+        "gipfel edf render my-env --engine bubblewrap -- python train.py",
+    )
+)
+def edf() -> None:
+    """Environment definition files: check one, see it resolved, see what would run.
+
+    A name is looked for in EDF_PATH, else in ~/.edf; a path begins with '/', './' or '~/'.
+    """
+
+
+@edf.command(
+    epilog=examples(
+        "gipfel edf check ./my-env.toml",
+        "gipfel edf check ~/.edf --here --json",
+    )
+)
+@click.argument("names", metavar="FILE|NAME|DIR...", nargs=-1, required=True)
+@click.option("--here", is_flag=True, help="Image and mount sources must exist on this machine.")
+@click.option("--json", "as_document", is_flag=True, help="One JSON document on stdout, nothing else.")
+def check(names: tuple[str, ...], *, here: bool, as_document: bool) -> int:
+    """Say what is wrong with environments; a folder stands for its .toml files.
+
+    Exit status: 0 all are valid, 1 one is not, 2 wrong command line.
+    """
+    from gipfel_cluster.edf import as_json, check_edfs  # noqa: PLC0415
+    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
+
+    checked = check_edfs(_expanded(names), environment=os.environ, directory=_directory(), here=here)
+    if as_document:
+        answers = [as_json(each) for each in checked]
+        single = len(names) == len(answers) == 1 and not Path(_expanded(names)[0]).is_dir()
+        click.echo(json.dumps(answers[0] if single else answers))
+    for each in () if as_document else checked:
+        for diagnostic in each.diagnostics:
+            click.echo(str(diagnostic))
+        if each.edf:
+            click.echo(f"{each.file}: valid")
+    if not checked:
+        raise GipfelError(f"There is no .toml file in {', '.join(names)}.", "Give a file or a name.")
+    return 0 if all(each.edf for each in checked) else 1
+
+
+@edf.command(
+    epilog=examples(
+        "gipfel edf show my-env --origin",
+    )
+)
+@click.argument("name", metavar="FILE|NAME")
+@click.option("--origin", is_flag=True, help="Also from which file each value comes.")
+@click.option("--json", "as_document", is_flag=True, help="One JSON document on stdout, nothing else.")
+def show(name: str, *, origin: bool, as_document: bool) -> int:
+    """Show an environment as it is resolved: bases merged, variables expanded."""
+    from gipfel_cluster.edf import EdfError, as_json, check_edf, show_edf  # noqa: PLC0415
+
+    resolution = check_edf(*_expanded((name,)), environment=os.environ, directory=_directory())
+    if as_document:
+        click.echo(json.dumps(as_json(resolution)))
+        return 0 if resolution.edf else 1
+    if resolution.edf is None:
+        raise EdfError(resolution.diagnostics)
+    click.echo("\n".join(show_edf(resolution, origin=origin)))
+    return 0
+
+
+@edf.command(
+    epilog=examples(
+        "gipfel edf render my-env --engine bubblewrap --json -- python train.py",
+    )
+)
+@click.argument("name", metavar="FILE|NAME")
+@click.argument("command", metavar="-- CMD...", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option("--engine", default="", metavar="E", help="bubblewrap or host; by default what fits the EDF.")
+@click.option("--json", "as_document", is_flag=True, help="One JSON document on stdout, nothing else.")
+def render(name: str, command: tuple[str, ...], *, engine: str, as_document: bool) -> int:
+    """Show what would be executed to run CMD in an environment; nothing is run.
+
+    Of the variables only those that are added or changed are shown.
+    """
+    from gipfel_cluster.edf import load_edf  # noqa: PLC0415
+    from gipfel_cluster.engines import engine_invocation, engine_names  # noqa: PLC0415
+
+    if engine and engine not in engine_names():
+        known = " or ".join(engine_names())
+        raise click.BadParameter(f"{engine!r} is no engine; choose {known}.", param_hint="--engine")
+    resolved = load_edf(*_expanded((name,)), environment=os.environ, directory=_directory())
+    invocation = engine_invocation(
+        resolved,
+        command,
+        engine=engine,
+        environment=os.environ,
+        python=sys.executable,
+        scratch=f"/tmp/gipfel-{os.getuid()}",  # noqa: S108 - only shown
+    )
+    added = {name: value for name, value in invocation.environment.items() if os.environ.get(name) != value}
+    if as_document:
+        document = {"argv": invocation.argv, "environment": added, "notes": invocation.notes}
+        click.echo(json.dumps(document))
+        return 0
+    for note in invocation.notes:
+        tell(note)
+    variables = [f"{name}={shlex.quote(value)}" for name, value in added.items()]
+    click.echo(" ".join([*variables, shlex.join(invocation.argv)]))
+    return 0
+
+
+def _expanded(names: tuple[str, ...]) -> list[str]:
+    """Paths as `check_edfs` takes them, which knows no ``~`` for folders."""
+    return [str(Path(name).expanduser()) if name.startswith("~") else name for name in names]
+
+
+def _directory() -> Path:
+    try:
+        return Path.cwd()
+    except OSError:
+        return Path("/")

@@ -1,0 +1,75 @@
+"""The group of all commands, and how any of them ends: one line on stderr and an exit status."""
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from .edf import edf
+from .runtime import runtime
+from .submit import submit
+from .terminal import examples, tell
+
+_INTERRUPTED = 130
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=examples(
+        "gipfel edf check my-env --here           what is wrong with an environment",
+        "gipfel runtime build ~/.gipfel/runtime   the interpreter and server for images",
+        "gipfel submit in.ipynb out.ipynb --wait  a notebook as a batch job",
+    ),
+)
+@click.version_option(package_name="gipfel", message="gipfel %(version)s")
+def gipfel() -> None:
+    """Notebooks on a GPU cluster: environments (EDF), the runtime that is mounted into them, batch jobs."""
+
+
+gipfel.add_command(edf)
+gipfel.add_command(runtime)
+gipfel.add_command(submit)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; 2 for a wrong command line, 1 for anything that a person must put right."""
+    try:
+        with gipfel.make_context("gipfel", list(sys.argv[1:] if arguments is None else arguments)) as context:
+            return int(gipfel.invoke(context) or 0)
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    except click.ClickException as error:
+        return _refused(error)
+    except (KeyboardInterrupt, click.Abort):
+        tell("interrupted.")
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has gone; Python would complain once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:  # noqa: BLE001 - the last place before a person
+        return _problem(error)
+
+
+def _refused(error: click.ClickException) -> int:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        click.echo(error.format_message(), err=True)
+        return error.exit_code
+    path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "gipfel"
+    tell(f"{error.format_message()} See `{path} --help`.")
+    return error.exit_code
+
+
+def _problem(error: Exception) -> int:
+    from gipfel_cluster.model import GipfelError  # noqa: PLC0415 - pydantic, which --help can do without
+
+    if os.environ.get("GIPFEL_DEBUG"):
+        raise error
+    if isinstance(error, GipfelError):
+        tell(str(error))
+    elif isinstance(error, OSError) and error.strerror:
+        tell(f"{error.strerror}: {error.filename}" if error.filename else error.strerror)
+    else:
+        tell(f"{type(error).__name__}: {error} This is a mistake in gipfel; GIPFEL_DEBUG=1 shows where.")
+    return 1

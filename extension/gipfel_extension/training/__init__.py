@@ -1,0 +1,1 @@
+"""Launches and batch notebooks: from what a user asks for to a job of the scheduler."""

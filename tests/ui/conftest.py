@@ -1,0 +1,116 @@
+"""What the tests in a browser share: a hub as ``make up`` runs it, Chromium, and a place for screenshots."""
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+# Test folders are no packages; the hub, its users and the images are those of the tests on a cluster.
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "cluster")]
+
+import images as image_builder
+from hub_process import HubProcess, proxy_folder
+from images import Images
+from kept_runtime import runtime_for_tests
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from gipfel_cluster.edf import Edf
+from gipfel_cluster.engines import engine_for
+
+_REPOSITORY = Path(__file__).resolve().parents[2]
+_ARGUMENTS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+_SLOWEST_MS = 30_000
+
+
+def chromium() -> str | None:
+    """``$CHROMIUM``, else the machine's own; None where there is neither."""
+    return os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip with the reason where this machine has no browser."""
+    if chromium() is None:
+        for item in items:
+            if item.get_closest_marker("browser"):
+                item.add_marker(pytest.mark.skip(reason="No Chromium: apt-get install chromium."))
+
+
+@pytest.fixture(scope="module")
+def state() -> Iterator[Path]:
+    """The hub's own folder, with the home folders of users who are no unix users."""
+    folder = Path(tempfile.mkdtemp(prefix="gipfel-ui-", dir="/var/tmp"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def image(state: Path) -> Path | None:
+    """An image without Python, None where this machine can't make or start one."""
+    missing = engine_for(Edf(name="any", path=None, image="/any.sqsh"), "bubblewrap").missing()
+    built = image_builder.images_folder() / "debian.sqsh"
+    if missing or (image_builder.missing() and not built.exists()):
+        return None
+    images: Images = image_builder.build_images()
+    return images.debian
+
+
+@pytest.fixture(scope="module")
+def hub(state: Path, image: Path | None) -> Iterator[HubProcess]:
+    """A hub with this project's own configuration and the local scheduler."""
+    environment = {"GIPFEL_SCHEDULER": "local", "GIPFEL_CLUSTER": "workstation"}
+    if image:
+        environment["GIPFEL_RUNTIME"] = str(runtime_for_tests())
+    with HubProcess(state, environment, proxy=proxy_folder()) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A browser with fresh data."""
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(
+            executable_path=chromium(), headless=True, args=list(_ARGUMENTS)
+        )
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def new_page(browser: Browser) -> Iterator[Callable[[], Page]]:
+    """Open a page of another person: with no cookies, in a light theme, as wide as a small laptop."""
+    contexts = []
+
+    def open_page() -> Page:
+        context = browser.new_context(viewport={"width": 1400, "height": 900}, color_scheme="light")
+        context.set_default_timeout(_SLOWEST_MS)
+        contexts.append(context)
+        return context.new_page()
+
+    yield open_page
+    for context in contexts:
+        context.close()
+
+
+@pytest.fixture(scope="session")
+def screenshot() -> Callable[[Page, str], Path]:
+    """Take a picture of a page into ``build/screenshots``."""
+    folder = _REPOSITORY / "build" / "screenshots"
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def take(page: Page, name: str) -> Path:
+        path = folder / f"{name}.png"
+        page.screenshot(path=path)
+        return path
+
+    return take

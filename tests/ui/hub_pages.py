@@ -1,0 +1,70 @@
+"""The hub's pages as a person uses them: login, spawn form, waiting page."""
+
+import re
+from pathlib import Path
+
+from playwright.sync_api import Page, expect
+
+_START_LIMIT_MS = 120_000
+
+
+class HubPages:
+    """Login, form and waiting page of one user, in one tab."""
+
+    def __init__(self, page: Page, url: str) -> None:
+        self.page = page
+        self.url = url
+        self.told: list[str] = []
+
+    def login(self, name: str, password: str) -> None:
+        """Log in; a user without a server gets to the form."""
+        self.page.goto(f"{self.url}/hub/login?next=/hub/spawn")
+        self.page.get_by_label("Username").fill(name)
+        self.page.get_by_label("Password").fill(password)
+        self.page.get_by_role("button", name="Sign in").click()
+        expect(self.page.locator("#spawn_form")).to_be_visible()
+
+    def open_form(self) -> None:
+        """Go to the form again."""
+        self.page.goto(f"{self.url}/hub/spawn")
+        expect(self.page.locator("#spawn_form")).to_be_visible()
+
+    def fill(self, *, edf: str = "", path: str = "", gpus: int = 0, time: str = "30") -> None:
+        """Fill the form; the other fields keep what they show."""
+        if edf:
+            self.page.get_by_label("Environment", exact=True).select_option(edf)
+        if path:
+            self.page.get_by_label("or the path of an EDF").fill(path)
+        self.page.get_by_label("GPUs per node").fill(str(gpus))
+        self.page.get_by_label("Time", exact=True).fill(time)
+
+    def start(self) -> None:
+        """Press the form's button."""
+        self.page.get_by_role("button", name="Start").click()
+
+    def wait_for_lab(self) -> None:
+        """Follow the waiting page to the lab, and keep what it told."""
+        self.page.wait_for_url(re.compile(r"/hub/spawn-pending/|/lab"))
+        log = self.page.locator("#progress-message")
+        waited = 0
+        while "/lab" not in self.page.url and waited < _START_LIMIT_MS:
+            if "spawn-pending" in self.page.url and log.count():
+                words = (log.text_content(timeout=1000) or "").strip() if log.count() else ""
+                if words and words not in self.told:
+                    self.told.append(words)
+            self.page.wait_for_timeout(100)
+            waited += 100
+        assert "/lab" in self.page.url, self.told
+
+    def alert(self) -> str:
+        """The line that says what was wrong."""
+        alert = self.page.locator(".spawn-error-msg")
+        expect(alert).to_be_visible()
+        return alert.inner_text().strip()
+
+
+def write_environment(state: Path, user: str, name: str, lines: str) -> None:
+    """Write ``~/.edf/<name>.toml`` of a user who is no unix user."""
+    folder = state / "users" / user / ".edf"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (folder / f"{name}.toml").write_text(lines)

@@ -1,0 +1,173 @@
+"""The main job in a browser: log in, choose an environment, wait, see saturation live in panel and widget."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hub_pages import HubPages, write_environment
+from hub_process import HubProcess
+from lab_page import LabPage, moves, traces
+from playwright.sync_api import Page, expect
+
+pytestmark = pytest.mark.browser
+
+_USER = "ada"
+_ENVIRONMENT = "debian-slim"
+_CELL = "from gipfel_widgets import Saturation\nSaturation()"
+
+Screenshot = Callable[[Page, str], Path]
+
+
+@pytest.fixture(scope="module")
+def pages(
+    hub: HubProcess, new_page: Callable[[], Page], state: Path, image: Path | None
+) -> Iterator[HubPages]:
+    """The first user, logged in, with two environments: one that is good and one without its image."""
+    if image:
+        write_environment(state, _USER, _ENVIRONMENT, f'image = "{image}"\n[env]\nGREETING = "grüezi"\n')
+    write_environment(state, _USER, "lost-image", 'image = "/nowhere/lost.sqsh"\n')
+    # The hub process stops the servers of users that it knows.
+    hub.user(_USER)
+    pages = HubPages(new_page(), hub.url)
+    pages.login(_USER, hub.password)
+    yield pages
+    pages.page.close()
+
+
+@pytest.fixture(scope="module")
+def lab(pages: HubPages, image: Path | None, screenshot: Screenshot) -> LabPage:
+    """The first user's lab, started through the form."""
+    pages.open_form()
+    pages.fill(edf=_ENVIRONMENT if image else "")
+    screenshot(pages.page, "02-form-filled")
+    pages.start()
+    lab = LabPage(pages.page)
+    pages.wait_for_lab()
+    lab.wait_until_ready()
+    return lab
+
+
+def test_the_form_offers_the_users_environments(
+    pages: HubPages, screenshot: Screenshot, image: Path | None
+) -> None:
+    pages.open_form()
+    offered = pages.page.get_by_label("Environment", exact=True).locator("option").all_inner_texts()
+    names = {"lost-image"} | ({_ENVIRONMENT} if image else set())
+    assert names <= set(offered)
+    screenshot(pages.page, "01-form")
+
+
+@pytest.mark.parametrize(
+    ("name", "edf", "path", "said"),
+    [
+        ("missing-image", "lost-image", "", "/nowhere/lost.sqsh"),
+        ("missing-file", "", "/nowhere/environment.toml", "/nowhere/environment.toml"),
+    ],
+)
+def test_a_bad_environment_is_one_line_in_the_form(
+    pages: HubPages, screenshot: Screenshot, name: str, edf: str, path: str, said: str
+) -> None:
+    pages.open_form()
+    pages.fill(edf=edf, path=path)
+    pages.start()
+    line = pages.alert()
+    screenshot(pages.page, f"03-form-{name}")
+    assert said in line
+    assert "\n" not in line
+    assert "Traceback" not in pages.page.content()
+    expect(pages.page.locator("#spawn_form")).to_be_visible()
+
+
+def test_the_form_works_by_keyboard_alone(
+    hub: HubProcess, new_page: Callable[[], Page], screenshot: Screenshot
+) -> None:
+    user = hub.user("grace")
+    page = new_page()
+    try:
+        page.goto(f"{hub.url}/hub/login?next=/hub/spawn")
+        _tab_to(page, "username_input")
+        page.keyboard.type("grace")
+        _tab_to(page, "password_input")
+        page.keyboard.type(hub.password)
+        page.keyboard.press("Enter")
+        expect(page.locator("#spawn_form")).to_be_visible()
+        _tab_to(page, "gipfel-edf")
+        _tab_to(page, "gipfel-gpus")
+        page.keyboard.press("ControlOrMeta+a")
+        page.keyboard.type("0")
+        _tab_to(page, "gipfel-time")
+        page.keyboard.press("ControlOrMeta+a")
+        page.keyboard.type("10")
+        screenshot(page, "04-form-by-keyboard")
+        page.keyboard.press("Enter")
+        HubPages(page, hub.url).wait_for_lab()
+    finally:
+        page.close()
+        user.stop_server()
+
+
+def _tab_to(page: Page, element: str, *, most: int = 25) -> None:
+    """Press Tab until an element has the focus."""
+    for _ in range(most):
+        if page.evaluate("document.activeElement?.id") == element:
+            return
+        page.keyboard.press("Tab")
+    raise AssertionError(f"Tab does not reach #{element}.")
+
+
+def test_the_waiting_page_tells_what_happens(lab: LabPage, pages: HubPages) -> None:
+    assert any("Job " in words for words in pages.told), pages.told
+
+
+def test_the_panel_moves(lab: LabPage, screenshot: Screenshot) -> None:
+    screenshot(lab.page, "06-lab")
+    lab.close_left_sidebar()
+    lab.open_panel()
+    expect(lab.panel).to_contain_text("Saturation")
+    assert moves(lab.panel_figure)
+    screenshot(lab.page, "07-panel")
+    assert {"CPU"} & {word for trace in traces(lab.panel_figure) for word in str(trace["name"]).split()}
+
+
+def test_the_simulated_source_shows_four_gpus_and_says_so(lab: LabPage, screenshot: Screenshot) -> None:
+    lab.panel.get_by_role("button", name="Show a simulated source").click()
+    expect(lab.panel.get_by_role("status").first).to_contain_text("simulated")
+    expect(lab.panel.locator("header")).to_contain_text("4 ×")
+    assert moves(lab.panel_figure)
+    tensor = [trace for trace in traces(lab.panel_figure) if "ensor" in str(trace["name"])]
+    assert len(tensor) == 4, traces(lab.panel_figure)
+    expect(lab.panel_figure).to_contain_text("imulated")
+    lab.page.wait_for_timeout(15_000)
+    screenshot(lab.page, "08-panel-simulated")
+
+
+def test_the_widget_moves(lab: LabPage, screenshot: Screenshot) -> None:
+    lab.run_cell(_CELL)
+    lab.page.wait_for_timeout(3000)
+    screenshot(lab.page, "09-widget")
+    assert moves(lab.widget_figure)
+    assert any("ensor" in str(trace["name"]) for trace in traces(lab.widget_figure))
+    screenshot(lab.page, "09-widget")
+
+
+def test_the_dark_theme_is_followed(lab: LabPage, screenshot: Screenshot) -> None:
+    lab.choose_theme("JupyterLab Dark")
+    assert moves(lab.panel_figure)
+    screenshot(lab.page, "10-dark")
+    lab.choose_theme("JupyterLab Light")
+
+
+def test_a_narrow_window_keeps_the_panel_readable(lab: LabPage, screenshot: Screenshot) -> None:
+    lab.page.set_viewport_size({"width": 640, "height": 900})
+    lab.page.wait_for_timeout(500)
+    screenshot(lab.page, "11-narrow")
+    box = lab.panel_figure.bounding_box()
+    assert box
+    assert box["width"] >= 300
+    assert box["x"] + box["width"] <= 640
+    assert moves(lab.panel_figure)
+    lab.page.set_viewport_size({"width": 1400, "height": 900})
+
+
+def test_the_page_threw_nothing(lab: LabPage) -> None:
+    assert not lab.errors
