@@ -1,8 +1,8 @@
-# make up · slurm · test · check · bench        Everything is made in .venv, build/ and node_modules/.
+# make up · slurm · test · check        Everything is made in .venv, build/ and node_modules/.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help up slurm test check bench traces install system clean
+.PHONY: help up slurm test check install system clean
 
 PYTHON ?= python3
 VENV := .venv

@@ -17,11 +17,6 @@ class Account(Frozen):
     home: str
 
     @property
-    def is_root(self) -> bool:
-        """Whether it is root's, where Jupyter starts only if it is told to."""
-        return (self.user or own_name()) == "root"
-
-    @property
     def log_folder(self) -> str:
         """Where the jobs' logs go."""
         return f"{self.home}/.gipfel/logs"

@@ -193,7 +193,7 @@ class EDFSpawner(SpawnerTraits):
             edf=edf,
             engine=self.engine,
             runtime=self.runtime,
-            arguments=(*self.get_args(), *(["--allow-root"] if account.is_root else [])),
+            arguments=tuple(self.get_args()),
         )
         return server_request(
             wanted, site, spec, account=account, python=self._python(), environment=self.get_env()

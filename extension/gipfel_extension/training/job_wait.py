@@ -11,7 +11,7 @@ from gipfel_cluster.runs import RunFolder, runs_root
 from gipfel_cluster.scheduler import JobStatus, Scheduler
 from gipfel_cluster.scheduler.processes import Process
 
-from .notebook_file import cells_done
+from .notebook_file import cells_done, written
 from .notebook_job import NotebookJob, local_folder
 
 _FIRST_S = 0.5
@@ -39,12 +39,14 @@ async def wait_for_job(
     tell
         Is told one line whenever something changes, and the end of the log when the job failed.
     """
-    said, pause = "", _FIRST_S
+    said, pause, before = "", _FIRST_S, written(job.output)
     while True:
         status = (await scheduler.query([job_id])).get(job_id, JobStatus(answer="unknown"))
         if status.answer == "ended":
             break
-        done = await asyncio.to_thread(cells_done, job.output) if status.state == "RUNNING" else ""
+        done = ""
+        if status.state == "RUNNING" and written(job.output) != before:  # Not what an earlier job wrote.
+            done = await asyncio.to_thread(cells_done, job.output)
         line = f"job {job_id} {_words(status, done)}"
         pause = _FIRST_S if line != said else min(pause * 1.5, _LONGEST_S)
         if line != said:

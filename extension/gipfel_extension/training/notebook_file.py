@@ -58,6 +58,14 @@ def check_output(output: Path, notebook: Path) -> None:
             raise GipfelError(f"{path} is in the way: it is no file that you can write.", again)
 
 
+def written(output: Path) -> int:
+    """When an executed notebook was last written, in nanoseconds; 0 where there is none."""
+    try:
+        return output.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
 def cells_done(output: Path) -> str:
     """How far papermill is, as ``3 of 7 cells``; empty before it has begun or while it writes."""
     try:

@@ -200,7 +200,15 @@ def _command(
     notebook: Path, output: Path, parameters: tuple[tuple[str, str], ...], directory: Path
 ) -> tuple[str, ...]:
     # Isolated (-I), so that neither an image's PYTHONPATH nor a file of the folder stands before papermill.
-    words = [PYTHON, "-I", "-m", "papermill", braced(notebook), braced(output), "--cwd", str(directory)]
+    words = [
+        PYTHON,
+        "-I",
+        "-m",
+        "gipfel_extension.training.papermill_engine",
+        braced(notebook),
+        braced(output),
+    ]
+    words += ["--cwd", str(directory)]
     words += ["--no-progress-bar", "--log-output"]
     for name, value in parameters:
         words += ["-p", name, value]

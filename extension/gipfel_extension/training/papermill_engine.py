@@ -1,0 +1,49 @@
+"""``python -m gipfel_extension.training.papermill_engine``: papermill as a job runs it on a node that is shared.
+
+The arguments are papermill's own. Messages to the kernel go through files of the user's own (``ipc``) instead of
+ports of the node, and an error is the notebook's, without the stack of what ran it.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from papermill.cli import papermill
+from papermill.engines import NBClientEngine, papermill_engines
+from papermill.exceptions import PapermillExecutionError
+from traitlets.config import Config
+
+from gipfel_cluster.model import one_line
+
+NAME = "gipfel"
+
+
+class GipfelEngine(NBClientEngine):  # type: ignore[misc]
+    """Papermill's own engine on a private transport."""
+
+    @classmethod
+    def execute_managed_notebook(cls, nb_man: Any, kernel_name: str, **options: Any) -> Any:
+        """Execute the notebook that `nb_man` holds."""
+        private = Config({"KernelManager": {"transport": "ipc"}})
+        return super().execute_managed_notebook(nb_man, kernel_name, config=private, **options)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a notebook; 1 where a cell fails or it can't be run, 138 where its kernel dies."""
+    papermill_engines.register(NAME, GipfelEngine)
+    try:
+        papermill.main([*arguments, "--engine", NAME], "papermill", standalone_mode=False)
+    except PapermillExecutionError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"gipfel: The notebook failed: {one_line(f'{error.ename}: {error.evalue}')}\n")
+        return 1
+    except Exception as error:  # noqa: BLE001 - what a kernel's start or a file raises, in one line
+        sys.stderr.write(
+            f"gipfel: The notebook can't be run: {one_line(f'{type(error).__name__}: {error}')}\n"
+        )
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

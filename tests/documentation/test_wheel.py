@@ -1,0 +1,54 @@
+"""One wheel out of three folders, and installing from the source distribution needs no Node.js."""
+
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if not (ROOT / "extension/gipfel_extension/labextension/static/style.js").exists():
+        pytest.skip("the panel is not built: make install")
+    folder = tmp_path_factory.mktemp("dist")
+    # --sdist then --wheel from it: the wheel is built in a folder without node_modules.
+    subprocess.run(
+        [sys.executable, "-m", "build", "-o", str(folder), str(ROOT)], check=True, timeout=600,
+        stdout=subprocess.DEVNULL, env={"PATH": "/usr/bin:/bin", "HOME": str(folder)} | _pip_settings(),
+    )  # fmt: skip
+    return folder
+
+
+def _pip_settings() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_"))}
+
+
+def test_the_wheel_holds_four_packages_panel_notebooks_and_entry_points(built):
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        points = archive.read(next(name for name in names if name.endswith("entry_points.txt"))).decode()
+    tops = {name.split("/")[0] for name in names}
+    assert {"gipfel_cluster", "gipfel_spawner", "gipfel_extension", "gipfel_widgets"} <= tops
+    data = [name.partition("/data/")[2] for name in names if "/data/" in name]
+    assert "etc/jupyter/jupyter_server_config.d/gipfel_extension.json" in data
+    assert "share/jupyter/labextensions/@gipfel/extension/package.json" in data
+    assert "share/jupyter/gipfel/notebooks/measure-saturation.ipynb" in data
+    assert not [name for name in names if name.startswith("gipfel_extension/labextension")], "shipped twice"
+    assert "edf = gipfel_spawner:EDFSpawner" in points
+    assert "gipfel = gipfel_extension.cli:main" in points
+    assert wheel.stat().st_size < 4_000_000
+
+
+def test_the_source_distribution_brings_the_built_panel(built):
+    (source,) = built.glob("*.tar.gz")
+    with tarfile.open(source) as archive:
+        names = archive.getnames()
+    assert [name for name in names if name.endswith("labextension/static/style.js")]
+    assert not [name for name in names if "node_modules" in name]

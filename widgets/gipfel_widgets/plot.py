@@ -1,0 +1,59 @@
+"""A figure of samples as a value in a notebook: it shows itself with or without a kernel."""
+
+import base64
+from typing import Any
+
+from gipfel_extension.telemetry.figures import saturation_figure, static_image
+from gipfel_extension.telemetry.sample import SampleTable
+
+PLOTLY = "application/vnd.plotly.v1+json"
+
+_GROUND = {False: "#ffffff", True: "#1a1a1a"}
+
+
+class SaturationPlot:
+    """The plots of a table of samples.
+
+    Parameters
+    ----------
+    window_s
+        Seconds before the newest sample that the time axis shows.
+    dark
+        Colours for a dark ground.
+    """
+
+    def __init__(self, table: SampleTable, *, window_s: float, dark: bool = False) -> None:
+        self.simulated = table.simulated
+        #: For ``plotly.graph_objects.Figure(...)``.
+        self.figure = saturation_figure(table, window_s=window_s, dark=dark)
+        # The ink is the author's; on a ground of the reader's theme it might not be legible.
+        self.figure["layout"]["paper_bgcolor"] = _GROUND[dark]
+        self._text = describe(table)
+
+    def png(self, *, width: int = 900) -> bytes:
+        """The same plots as an image, drawn without a browser."""
+        return static_image(self.figure, width=width)
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
+        return bundle(self.figure, self._text)
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def bundle(figure: dict[str, Any], text: str) -> dict[str, Any]:
+    """A figure in every form that a notebook's reader may know."""
+    image = base64.b64encode(static_image(figure)).decode()
+    return {PLOTLY: figure, "image/png": image, "text/plain": text}
+
+
+def describe(table: SampleTable) -> str:
+    """One line for readers without pictures."""
+    if not table.devices:
+        return "GPU and host activity: nothing was recorded."
+    gpus, hosts = len(table.gpus), len(table.hosts)
+    parts = [f"{gpus} GPU{'s' if gpus != 1 else ''}"] if gpus else []
+    parts += ["host" if hosts == 1 else f"{hosts} hosts"] if hosts else []
+    simulated = [device.simulated for device in table.devices]
+    mark = "" if not any(simulated) else " (simulated)" if all(simulated) else " (partly simulated)"
+    return f"GPU and host activity{mark}: {' and '.join(parts)}, {table.rows} samples."
