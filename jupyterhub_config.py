@@ -8,6 +8,7 @@ import os
 import secrets
 import shutil
 import socket
+import sys
 from pathlib import Path
 
 c = get_config()
@@ -57,8 +58,22 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
+def taken(address: str, number: int) -> bool:
+    """Whether something listens there."""
+    try:
+        socket.create_server((address, number)).close()
+    except OSError:
+        return True
+    return False
+
+
 hub_port, proxy_port = (int(each) for each in kept("ports", " ".join(map(str, free_ports(2)))).split())
 c.JupyterHub.hub_port = hub_port
+# The proxy would only log it, and wait. One that an earlier hub left behind is ended by JupyterHub.
+if taken(hub_ip, hub_port):
+    sys.exit(f"A hub runs on {state} already. End it first, or say GIPFEL_STATE=FOLDER for another one.")
+if taken("127.0.0.1", port) and not (state / "proxy.pid").exists():
+    sys.exit(f"Port {port} is in use. End what listens there, or say GIPFEL_PORT=NUMBER for another one.")
 c.ConfigurableHTTPProxy.api_url = f"http://127.0.0.1:{proxy_port}"
 c.ConfigurableHTTPProxy.auth_token = kept("proxy_token", secrets.token_hex(32))
 

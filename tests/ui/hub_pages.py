@@ -1,11 +1,14 @@
 """The hub's pages as a person uses them: login, spawn form, waiting page."""
 
+import contextlib
 import re
+import time
+from collections.abc import Callable
 from pathlib import Path
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Error, Page, expect
 
-_START_LIMIT_MS = 120_000
+_START_LIMIT_S = 120.0
 
 
 class HubPages:
@@ -40,19 +43,22 @@ class HubPages:
         """Press the form's button."""
         self.page.get_by_role("button", name="Start").click()
 
-    def wait_for_lab(self) -> None:
-        """Follow the waiting page to the lab, and keep what it told."""
+    def wait_for_lab(self, on_news: Callable[[Page], object] = lambda page: None) -> None:
+        """Follow the waiting page to the lab, and keep what it told; `on_news` is called for each line of it."""
         self.page.wait_for_url(re.compile(r"/hub/spawn-pending/|/lab"))
-        log = self.page.locator("#progress-message")
-        waited = 0
-        while "/lab" not in self.page.url and waited < _START_LIMIT_MS:
-            if "spawn-pending" in self.page.url and log.count():
-                words = (log.text_content(timeout=1000) or "").strip() if log.count() else ""
-                if words and words not in self.told:
-                    self.told.append(words)
+        end = time.monotonic() + _START_LIMIT_S
+        while "/lab" not in self.page.url and time.monotonic() < end:
+            for words in self._news():
+                self.told.append(words)
+                on_news(self.page)
             self.page.wait_for_timeout(100)
-            waited += 100
         assert "/lab" in self.page.url, self.told
+
+    def _news(self) -> list[str]:
+        with contextlib.suppress(Error):  # the page may be left at any moment
+            said = self.page.locator("#progress-message").all_inner_texts()
+            return [words for words in map(str.strip, said) if words and words not in self.told]
+        return []
 
     def alert(self) -> str:
         """The line that says what was wrong."""

@@ -6,6 +6,7 @@ from typing import Any
 from playwright.sync_api import Locator, Page, expect
 
 _LAB_LIMIT_MS = 60_000
+_TOAST_MS = 2000
 _READ_TRACES = """node => (node.data ?? []).map(trace => ({
     name: trace.name, x: trace.x.length, last: trace.x[trace.x.length - 1] ?? null
 }))"""
@@ -38,6 +39,15 @@ class LabPage:
         """Wait for the lab's main area."""
         expect(self.page.locator("#jp-main-dock-panel")).to_be_visible(timeout=_LAB_LIMIT_MS)
         expect(self.page.locator("#jupyterlab-splash")).to_have_count(0, timeout=_LAB_LIMIT_MS)
+        expect(self.page.locator(".jp-LauncherCard").first).to_be_visible(timeout=_LAB_LIMIT_MS)
+
+    def decline_news(self) -> None:
+        """Answer the lab's question, where it asks one, whether it may fetch news."""
+        question = self.page.locator(".Toastify__toast", has_text="Jupyter news")
+        self.page.wait_for_timeout(_TOAST_MS)
+        if question.count():
+            question.get_by_role("button", name="No").click()
+            expect(question).to_have_count(0)
 
     def open_panel(self) -> None:
         """Press the mountain in the right sidebar."""

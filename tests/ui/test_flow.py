@@ -42,8 +42,9 @@ def lab(pages: HubPages, image: Path | None, screenshot: Screenshot) -> LabPage:
     screenshot(pages.page, "02-form-filled")
     pages.start()
     lab = LabPage(pages.page)
-    pages.wait_for_lab()
+    pages.wait_for_lab(lambda page: screenshot(page, "05-waiting"))
     lab.wait_until_ready()
+    lab.decline_news()
     return lab
 
 
@@ -55,6 +56,10 @@ def test_the_form_offers_the_users_environments(
     names = {"lost-image"} | ({_ENVIRONMENT} if image else set())
     assert names <= set(offered)
     screenshot(pages.page, "01-form")
+    pages.page.emulate_media(color_scheme="dark")
+    pages.open_form()
+    screenshot(pages.page, "01-form-dark")
+    pages.page.emulate_media(color_scheme="light")
 
 
 @pytest.mark.parametrize(
@@ -137,14 +142,11 @@ def test_the_simulated_source_shows_four_gpus_and_says_so(lab: LabPage, screensh
     tensor = [trace for trace in traces(lab.panel_figure) if "ensor" in str(trace["name"])]
     assert len(tensor) == 4, traces(lab.panel_figure)
     expect(lab.panel_figure).to_contain_text("imulated")
-    lab.page.wait_for_timeout(15_000)
     screenshot(lab.page, "08-panel-simulated")
 
 
 def test_the_widget_moves(lab: LabPage, screenshot: Screenshot) -> None:
     lab.run_cell(_CELL)
-    lab.page.wait_for_timeout(3000)
-    screenshot(lab.page, "09-widget")
     assert moves(lab.widget_figure)
     assert any("ensor" in str(trace["name"]) for trace in traces(lab.widget_figure))
     screenshot(lab.page, "09-widget")

@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import TracebackType
 
 import numpy as np
+
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.telemetry.sample import SampleTable
 from gipfel_extension.telemetry.segments import read_samples
@@ -93,10 +94,8 @@ class Measurement:
             self._recorder = KernelRecorder(self._run, name, sources, self._interval)
             # A kernel that is shut down between two cells runs no __exit__.
             atexit.register(self._end_recorder)
-            self._started_ns = time.time_ns()
             self._recorder.start()
-        else:
-            self._started_ns = time.time_ns()
+        self._started_ns = time.time_ns()
         return self
 
     def stop(self) -> None:
@@ -110,19 +109,19 @@ class Measurement:
 
         Waits up to 8 s for a recorder that it shares to write the last of them.
         """
-        run = self.run
         if self._whole is not None:
             return self._whole
-        deadline = time.monotonic() + _FLUSH_S
-        table = self._read(run)
-        while (
-            self._ended_ns is not None and not self.own and not self._complete() and time.monotonic() < deadline
-        ):
+        ended_ns = self._ended_ns
+        table = self._read()
+        if ended_ns is None:
+            return table
+        deadline = time.monotonic() + (0.0 if self.own else _FLUSH_S)
+        # A sample after the end shows that those before it were written.
+        while (table.last_ns or 0) < ended_ns and time.monotonic() < deadline:
             time.sleep(_GLANCE_S)
-            table = self._read(run)
-        if self._ended_ns is not None:
-            self._whole = table
-        return table
+            table = self._read()
+        self._whole = _until(table, ended_ns)
+        return self._whole
 
     def figure(self, *, dark: bool = False) -> SaturationPlot:
         """The plots of the whole measurement."""
@@ -148,15 +147,8 @@ class Measurement:
         state = "not begun" if self._run is None else f"{self.seconds:.1f} s in {self._run}"
         return f"<Measurement of {word}source {self.source}: {state}>"
 
-    def _read(self, run: KernelRun) -> SampleTable:
-        table = read_samples(run.telemetry, since_ns=self._started_ns, simulated=self.simulated)
-        return table if self._ended_ns is None else _until(table, self._ended_ns)
-
-    def _complete(self) -> bool:
-        """Whether every recorder of these samples has written beyond the end, or has ended."""
-        table = read_samples(self.run.telemetry, since_ns=self._started_ns, simulated=self.simulated)
-        last = table.last_ns
-        return last is not None and last >= (self._ended_ns or 0)
+    def _read(self) -> SampleTable:
+        return read_samples(self.run.telemetry, since_ns=self._started_ns, simulated=self.simulated)
 
     def _end_recorder(self) -> None:
         recorder, self._recorder = self._recorder, None
@@ -174,7 +166,7 @@ def measure(source: str = "auto", interval: float = 1.0) -> Measurement:
         ``auto``: this run's recorder where there is one, else host and GPUs; ``host``, ``nvml``,
         ``replay:FILE`` or ``synthetic:training``, ``idle``, ``starved``.
     interval
-        Seconds between two samples of a recorder that is started for this; a recorder that runs keeps its own.
+        Seconds between two samples of a recorder that is started for this; one that runs keeps its own.
     """
     return Measurement(source, interval)
 

@@ -91,5 +91,5 @@ def create_run(source: str, interval: float, environment: Mapping[str, str] | No
 
 
 def node_name(environment: Mapping[str, str]) -> str:
-    """This node's short name."""
+    """The short name of the node that the kernel runs on."""
     return environment.get("GIPFEL_NODE") or socket.gethostname().partition(".")[0]

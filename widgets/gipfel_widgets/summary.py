@@ -4,6 +4,7 @@ import html
 from dataclasses import dataclass
 
 import numpy as np
+
 from gipfel_extension.telemetry.sample import METRICS, Device, SampleTable
 
 _HEAD = ("device", "metric", "mean", "p10", "max", "unit")
@@ -50,9 +51,7 @@ class SaturationSummary:
                     numbers = (known.mean(), np.percentile(known, 10), known.max())
                     mean, p10, most = (float(number) for number in numbers)
                     name = _name(device, several=several)
-                    rows.append(
-                        SummaryRow(name, device.simulated, metric, unit, mean, p10, most, len(known))
-                    )
+                    rows.append(SummaryRow(name, device.simulated, metric, unit, mean, p10, most, len(known)))
         return cls(tuple(rows), seconds, table.source, table.simulated)
 
     @property

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
 from gipfel_cluster.model import GipfelError
 
 #: Edge of the square matrices: large enough to saturate, small enough to stop on time.

@@ -22,7 +22,7 @@ def runtime() -> None:
         "gipfel runtime build /shared/gipfel/2026-1 --prefix /opt/gipfel",
     )
 )
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="DIR", type=click.Path(readable=False, path_type=Path))
 @click.option(
     "--prefix", metavar="P", help="Absolute path at which it will be mounted; by default that of DIR."
 )

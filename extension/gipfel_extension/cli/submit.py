@@ -23,8 +23,8 @@ _INTERRUPTED = 130
         "gipfel submit measure-saturation.ipynb measured.ipynb -p seconds 60 --scheduler local --wait",
     )
 )
-@click.argument("notebook", metavar="IN.ipynb", type=click.Path(path_type=Path))
-@click.argument("output", metavar="OUT.ipynb", type=click.Path(path_type=Path))
+@click.argument("notebook", metavar="IN.ipynb", type=click.Path(readable=False, path_type=Path))
+@click.argument("output", metavar="OUT.ipynb", type=click.Path(readable=False, path_type=Path))
 @click.option(
     "-p", "parameters", type=(str, str), multiple=True, metavar="K V", help="A parameter and its value."
 )

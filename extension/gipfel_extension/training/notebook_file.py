@@ -3,6 +3,7 @@
 import difflib
 import json
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -92,8 +93,12 @@ def _read(path: Path) -> Any:
     if not isinstance(content, dict) or not isinstance(content.get("nbformat"), int):
         raise _no_notebook(path, "it has no 'nbformat'")
     try:
-        node = nbformat.convert(nbformat.from_dict(content), 4)  # type: ignore[no-untyped-call]
-        nbformat.validate(node, relax_add_props=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore"
+            )  # An older notebook's cells without an id are no one's concern here.
+            node = nbformat.convert(nbformat.from_dict(content), 4)  # type: ignore[no-untyped-call]
+            nbformat.validate(node, relax_add_props=True)
     except nbformat.ValidationError as error:
         raise _no_notebook(path, one_line(str(error.message))[:120]) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -129,3 +134,8 @@ def _check_names(path: Path, node: Any, names: Sequence[str]) -> None:
 def braced(path: Path) -> str:
     """A path as papermill takes it, which fills in what stands in braces."""
     return str(path).replace("{", "{{").replace("}", "}}")
+
+
+def unbraced(argument: str) -> Path:
+    """The path that `braced` was given."""
+    return Path(argument.replace("{{", "{").replace("}}", "}"))

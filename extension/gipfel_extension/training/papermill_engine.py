@@ -1,19 +1,23 @@
-"""``python -m gipfel_extension.training.papermill_engine``: papermill as a job runs it on a node that is shared.
+"""``python -m gipfel_extension.training.papermill_engine``: papermill as a job runs it on a shared node.
 
-The arguments are papermill's own. Messages to the kernel go through files of the user's own (``ipc``) instead of
-ports of the node, and an error is the notebook's, without the stack of what ran it.
+The arguments are papermill's own, the notebook first. Messages to the kernel go through files of the user's
+own (``ipc``) instead of ports of the node, and an error is the notebook's, without the stack of what ran it.
 """
 
+import json
 import sys
 from collections.abc import Sequence
 from typing import Any
 
+from jupyter_client.kernelspec import KernelSpecManager
 from papermill.cli import papermill
 from papermill.engines import NBClientEngine, papermill_engines
 from papermill.exceptions import PapermillExecutionError
 from traitlets.config import Config
 
 from gipfel_cluster.model import one_line
+
+from .notebook_file import unbraced
 
 NAME = "gipfel"
 
@@ -32,6 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run a notebook; 1 where a cell fails or it can't be run, 138 where its kernel dies."""
     papermill_engines.register(NAME, GipfelEngine)
     try:
+        _find_kernel(arguments[0])
         papermill.main([*arguments, "--engine", NAME], "papermill", standalone_mode=False)
     except PapermillExecutionError as error:
         sys.stderr.write(f"{error}\n")
@@ -43,6 +48,12 @@ def main(arguments: Sequence[str]) -> int:
         )
         return 1
     return 0
+
+
+def _find_kernel(notebook: str) -> None:
+    """Look for the notebook's kernel before papermill writes the first lines of its output."""
+    content = json.loads(unbraced(notebook).read_bytes())
+    KernelSpecManager().get_kernel_spec(content["metadata"]["kernelspec"]["name"])
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from .interpreter import (
     certificates,
     commands,
     kernel,
+    lab_defaults,
     program,
     standard_library,
     start_file,
@@ -154,6 +155,7 @@ def _fill(
         (tree / "bin" / name).symlink_to(Path(PROGRAM).name)
     _write(tree / Path(SITE_PACKAGES).parent / "sitecustomize.py", start_file(SITE_PACKAGES))
     _write(tree / "share/jupyter/kernels/python3/kernel.json", kernel(described.prefix))
+    _write(tree / "share/jupyter/lab/settings/overrides.json", lab_defaults())
     for target, text in commands(distributions, described.prefix):
         _write(tree / target, text, mode=0o755)
     progress("compiling")

@@ -104,6 +104,12 @@ def kernel(prefix: str) -> str:
     )
 
 
+def lab_defaults() -> str:
+    """Render JupyterLab's defaults: no news and no updates, since a node often has no way to the internet."""
+    quiet = {"fetchNews": "false", "checkForUpdates": False}
+    return json.dumps({"@jupyterlab/apputils-extension:notification": quiet}, indent=1)
+
+
 def commands(distributions: Iterable[Distribution], prefix: str) -> Iterator[tuple[str, str]]:
     """Yield target and text of the commands that distributions offer, such as ``bin/jupyter-lab``."""
     for one in distributions:

@@ -1,0 +1,177 @@
+"""A notebook as a Slurm job: as a plain user, on a node, inside an image without Python."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "extension"))
+
+from edf_files import write_edf
+from images import Images
+from notebook_files import printed, write_notebook
+from one_machine import OneMachine, wait_until
+from unix_users import UnixUser
+
+pytestmark = pytest.mark.cluster
+
+_LIMIT_S = 150
+_SHIPPED = Path(__file__).resolve().parents[2] / "notebooks" / "measure-saturation.ipynb"
+Gipfel = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def user(plain_users: tuple[UnixUser, UnixUser]) -> UnixUser:
+    return plain_users[0]
+
+
+@pytest.fixture
+def gipfel(cluster: OneMachine, runtime: Path, user: UnixUser, fuse: None) -> Gipfel:
+    """The command of the runtime, typed by the user in a folder of the home folder."""
+
+    def call(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
+        variables = {**cluster.environment, "GIPFEL_CLUSTER": "tests", "PATH": "/usr/bin:/bin", **more}
+        settings = [f"{name}={value}" for name, value in variables.items()]
+        work = user.home / "batch"
+        argv = ["env", f"--chdir={work}", *settings, f"{runtime}/bin/gipfel", *words]
+        return user.run(*argv, limit_s=_LIMIT_S)
+
+    user.write("batch/.keep", "")
+    return call
+
+
+def _given(user: UnixUser, name: str = "in.ipynb", **options: Any) -> Path:
+    path = write_notebook(user.home / "batch" / name, **options)
+    return user.own(path)
+
+
+def _edf(user: UnixUser, images: Images, name: str = "batch") -> None:
+    write_edf(user, name, image=images.debian, env={"GREETING": "grüezi"})
+
+
+def test_a_notebook_runs_in_an_image_without_python(
+    gipfel: Gipfel, user: UnixUser, images: Images, cluster: OneMachine, runtime: Path
+) -> None:
+    body = """\
+import glob, os, socket, sys
+print(text.encode().hex())
+print(os.path.exists("/opt/marker.txt"), glob.glob("/usr/bin/python3*"), os.environ["GREETING"])
+print(os.environ["CUDA_VISIBLE_DEVICES"], os.getcwd(), os.getuid(), socket.gethostname(), sys.prefix)"""
+    _given(user, body=body)
+    _edf(user, images)
+    value = 'it\'s "$(id)"\n`x` {python} ü✓'
+    done = gipfel(
+        *("submit", "in.ipynb", "out.ipynb", "-p", "text", value),
+        *("--edf", "batch", "--gpus-per-node", "2", "--partition", "debug", "--time", "5", "--wait"),
+    )
+    assert done.returncode == 0, done.stderr
+    job_id = done.stdout.strip()
+    assert job_id.isdecimal()
+    out = user.home / "batch" / "out.ipynb"
+    assert out.stat().st_uid == user.uid
+    carried, image, place = printed(out)
+    assert carried == value.encode().hex()
+    assert image == "True [] grüezi"
+    gpus, folder, uid, node, prefix = place.split()
+    assert (gpus, folder, uid, prefix) == ("0,1", str(user.home / "batch"), str(user.uid), str(runtime))
+    assert node in cluster.node_names
+    lines = done.stderr.splitlines()
+    assert all(line.startswith("gipfel: ") for line in lines)
+    assert len(lines) == len(set(lines))
+    run = user.home / ".gipfel" / "runs" / f"tests-{job_id}"
+    record = json.loads((run / "record.json").read_text())
+    assert (record["kind"], record["exit_status"], record["edf"]["name"]) == ("notebook", 0, "batch")
+    assert record["options"]["parameters"] == [["text", value]]
+    assert list(run.glob("telemetry/*.closed.arrows"))
+
+
+def test_a_failing_notebook_gives_the_jobs_status_and_its_last_words(
+    gipfel: Gipfel, user: UnixUser, images: Images
+) -> None:
+    _given(user)
+    _edf(user, images)
+    done = gipfel("submit", "in.ipynb", "failed.ipynb", "-p", "fail", "True", "--edf", "batch", "--wait")
+    assert done.returncode == 1
+    assert "AssertionError: as told" in done.stderr
+    assert "FAILED" in done.stderr
+
+
+def test_without_wait_the_job_goes_on_alone(
+    gipfel: Gipfel, user: UnixUser, images: Images, cluster: OneMachine
+) -> None:
+    _given(user)
+    _edf(user, images)
+    done = gipfel("submit", "in.ipynb", "later.ipynb", "-p", "seconds", "120", "--edf", "batch")
+    job_id = done.stdout.strip()
+    assert done.returncode == 0
+    assert "its log is" in done.stderr
+
+    def state() -> str:
+        return cluster.call(
+            ["squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T"]
+        ).strip()
+
+    assert wait_until(lambda: state() == "RUNNING", 30)
+    user.run("env", *(f"{k}={v}" for k, v in cluster.environment.items()), "scancel", job_id)
+    assert wait_until(lambda: state() == "CANCELLED", 40)
+    assert wait_until(lambda: not user.processes(), 20)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("nowhere.ipynb", "x.ipynb"), "does not exist"),
+        (("none.ipynb", "x.ipynb"), "is no notebook"),
+        (("closed.ipynb", "x.ipynb"), "can't be read: Permission denied"),
+        (("in.ipynb", "/etc/x.ipynb"), "can't be written to"),
+        (("in.ipynb", "x.ipynb", "-p", "secnds", "1"), "Did you mean 'seconds'?"),
+        (("in.ipynb", "x.ipynb", "--edf", "wrong"), "/nowhere/image.sqsh"),
+        (("in.ipynb", "x.ipynb", "--nodes", "2"), "runs on one node"),
+        (("in.ipynb", "x.ipynb", "--partition", "nowhere"), "Pick another partition"),
+        (("in.ipynb", "x.ipynb", "--gpus-per-node", "64"), "Slurm refused"),
+    ],
+)
+def test_a_mistake_is_one_line_and_no_job(
+    gipfel: Gipfel, user: UnixUser, cluster: OneMachine, words: tuple[str, ...], said: str
+) -> None:
+    _given(user)
+    user.write("batch/none.ipynb", "this is no notebook\n")
+    closed = user.write("batch/closed.ipynb", "{}")
+    os.chown(closed, 0, -1)
+    write_edf(user, "wrong", image="/nowhere/image.sqsh")
+    done = gipfel("submit", *words)
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert done.stderr.startswith("gipfel: ")
+    assert said in done.stderr
+    assert done.stdout == ""
+    assert not list((user.home / "batch").glob("x.*"))
+    assert cluster.call(["squeue", "--noheader", f"--user={user.name}"]).strip() == ""
+
+
+def test_a_slurm_that_does_not_answer_is_said_in_one_line(gipfel: Gipfel, user: UnixUser) -> None:
+    _given(user)
+    conf = user.write("slurm.conf", "ClusterName=gone\nSlurmctldHost=gone(127.0.0.1)\nSlurmctldPort=1\n")
+    done = gipfel("submit", "in.ipynb", "x.ipynb", SLURM_CONF=str(conf))
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert "gipfel: Slurm" in done.stderr
+
+
+@pytest.mark.skipif(not _SHIPPED.exists(), reason="The notebook is not there.")
+def test_the_shipped_notebook_carries_its_plots(gipfel: Gipfel, user: UnixUser, images: Images) -> None:
+    user.write("batch/measure-saturation.ipynb", _SHIPPED.read_text())
+    _edf(user, images)
+    parameters = ("-p", "source", "synthetic:training", "-p", "seconds", "4")
+    done = gipfel(
+        "submit", "measure-saturation.ipynb", "measured.ipynb", *parameters, "--edf", "batch", "--wait"
+    )
+    assert done.returncode == 0, done.stderr
+    cells = json.loads((user.home / "batch" / "measured.ipynb").read_text())["cells"]
+    kinds = {kind for cell in cells for output in cell.get("outputs", ()) for kind in output.get("data", ())}
+    assert {"application/vnd.plotly.v1+json", "image/png"} <= kinds

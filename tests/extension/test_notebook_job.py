@@ -1,0 +1,245 @@
+"""What a batch notebook is planned to be, and what is refused before anything is submitted."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gipfel_cluster.job import JOB_VARIABLE, JobSpec
+from gipfel_cluster.model import GipfelError
+from gipfel_cluster.runtime import Runtime
+from gipfel_cluster.runtime.model import Description
+from gipfel_extension.training.notebook_file import cells_done
+from gipfel_extension.training.notebook_job import NotebookJob, NotebookOptions, plan_notebook_job
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from notebook_files import write_notebook
+
+HOSTILE = [
+    "a b",
+    'it\'s "quoted"',
+    "$(touch /tmp/gipfel-pwned) `id` ; rm -rf /",
+    "two\nlines\ttab",
+    "-p",
+    "--engine",
+    "{python}",
+    "{text} %j \\",
+    "Zürich ✓ \U0001f3d4",
+    "",
+]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    folder = tmp_path / "home"
+    folder.mkdir()
+    return folder
+
+
+def _environment(home: Path, **more: str) -> dict[str, str]:
+    return {"HOME": str(home), "PATH": os.defpath, "GIPFEL_SCHEDULER": "local", **more}
+
+
+def _plan(home: Path, options: dict[str, Any] | None = None, **more: str) -> NotebookJob:
+    given = {"notebook": "in.ipynb", "output": "out.ipynb", **(options or {})}
+    return plan_notebook_job(
+        NotebookOptions.model_validate(given), environment=_environment(home, **more), directory=home
+    )
+
+
+def _words(job: NotebookJob) -> list[str]:
+    spec = JobSpec.model_validate_json(job.request.environment[JOB_VARIABLE])
+    return list(spec.command)
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+def test_values_travel_unchanged_and_never_in_the_script(home: Path, value: str) -> None:
+    write_notebook(home / "in.ipynb")
+    job = _plan(home, {"parameters": [("text", value)]})
+    words = _words(job)
+    assert words[-3:] == ["-p", "text", value]
+    assert words.count("{python}") == 1 + (value == "{python}")
+    assert "touch" not in job.request.script
+    assert job.request.script.count("\n") == 2
+
+
+def test_the_job_says_where_everything_is(home: Path) -> None:
+    (home / "a").mkdir()
+    (home / "b").mkdir()
+    write_notebook(home / "a" / "in{x}.ipynb")
+    job = _plan(
+        home, {"notebook": "a/in{x}.ipynb", "output": "b/out.ipynb", "gpus_per_node": 2, "time": "10"}
+    )
+    assert job.spec.directory == str(home)
+    assert job.spec.folders == (str(home / "a"), str(home / "b"))
+    assert job.log == home / "b" / "out.ipynb.log"
+    assert job.request.output == str(job.log)
+    assert (job.request.gpus_per_node, job.request.time, job.spec.cluster) == (2, "10", "local")
+    assert f"{home}/a/in{{{{x}}}}.ipynb" in _words(job)
+    assert job.spec.options["notebook"] == f"{home}/a/in{{x}}.ipynb"
+    assert sorted(path.name for path in home.rglob("*") if path.is_file()) == ["in{x}.ipynb"]
+
+
+def test_neither_tokens_nor_another_jobs_variables_reach_the_job(home: Path) -> None:
+    write_notebook(home / "in.ipynb")
+    job = _plan(
+        home,
+        JUPYTERHUB_API_TOKEN="secret",
+        JPY_API_TOKEN="secret",
+        GIPFEL_RUN="/run",
+        GIPFEL_ENGINE="host",
+        SLURM_JOB_ID="7",
+        SBATCH_PARTITION="x",
+        CUDA_VISIBLE_DEVICES="0",
+        SCRATCH="/scratch",
+        GIPFEL_RUNS="/runs",
+        BROKEN="\udcff",
+    )
+    names = set(job.request.environment)
+    assert names == {"HOME", "PATH", "SCRATCH", "GIPFEL_RUNS", JOB_VARIABLE}
+    assert job.spec.engine == "bubblewrap"
+
+
+def test_from_a_folder_of_the_system_it_runs_beside_the_notebook(home: Path) -> None:
+    write_notebook(home / "in.ipynb")
+    options = NotebookOptions(notebook=home / "in.ipynb", output=home / "out.ipynb")
+    job = plan_notebook_job(options, environment=_environment(home), directory=Path("/"))
+    assert job.spec.directory == str(home)
+
+
+def test_a_runtime_runs_the_job_and_is_found_in_the_home_folder(home: Path) -> None:
+    write_notebook(home / "in.ipynb")
+    assert _plan(home).spec.runtime in {"", str(Path(__file__).parents[2] / "build" / "runtime")}
+    folder = home / "lent"
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "python3").symlink_to(sys.executable)
+    here = Runtime.here()
+    described = Description(prefix=str(folder), version="1", arch=here.arch, key="k", distributions={})
+    (folder / "runtime.json").write_text(described.model_dump_json())
+    job = _plan(home, {"runtime": str(folder)})
+    assert job.spec.runtime == str(folder)
+    assert f"exec {folder}/bin/python3 -I -m gipfel_cluster.job" in job.request.script
+    (home / ".gipfel").mkdir()
+    folder.rename(home / ".gipfel" / "runtime")
+    assert _plan(home).spec.runtime == str(home / ".gipfel" / "runtime")
+    assert _plan(home, GIPFEL_RUNTIME=str(home / ".gipfel" / "runtime")).spec.runtime.endswith("runtime")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "does not exist"),
+        ("", "is no notebook"),
+        ("no json", "is no notebook"),
+        ("[]", "is no notebook"),
+        ('{"nbformat": 4}', "is no notebook"),
+        (
+            '{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [{"cell_type": "x"}]}',
+            "is no notebook",
+        ),
+        ('{"nbformat": 99, "metadata": {}, "cells": []}', "is no notebook"),
+        ('{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": []}', "names no kernel"),
+    ],
+)
+def test_what_is_no_notebook_is_refused_in_one_line(home: Path, content: str | None, words: str) -> None:
+    if content is not None:
+        (home / "in.ipynb").write_text(content)
+    with pytest.raises(GipfelError, match=words) as refused:
+        _plan(home)
+    assert "\n" not in str(refused.value)
+    assert not (home / "out.ipynb").exists()
+
+
+def test_a_folder_and_binary_content_are_no_notebooks(home: Path) -> None:
+    (home / "in.ipynb").mkdir()
+    with pytest.raises(GipfelError, match="can't be read: Is a directory"):
+        _plan(home)
+    (home / "other.ipynb").write_bytes(b"\x80\xff hsqs")
+    with pytest.raises(GipfelError, match="is no notebook"):
+        _plan(home, {"notebook": "other.ipynb"})
+
+
+def test_an_unknown_parameter_is_refused_with_the_nearest_name(home: Path) -> None:
+    write_notebook(home / "in.ipynb")
+    with pytest.raises(GipfelError, match=r"no parameter 'secnds'\. Did you mean 'seconds'\?"):
+        _plan(home, {"parameters": [("secnds", "1")]})
+    with pytest.raises(GipfelError, match="It has seconds, text, fail"):
+        _plan(home, {"parameters": [("zzz", "1")]})
+    content = json.loads((home / "in.ipynb").read_text())
+    content["cells"][0]["metadata"] = {}
+    (home / "in.ipynb").write_text(json.dumps(content))
+    with pytest.raises(GipfelError, match="takes no parameters"):
+        _plan(home, {"parameters": [("seconds", "1")]})
+
+
+@pytest.mark.parametrize(
+    ("output", "words"),
+    [
+        ("in.ipynb", "would overwrite"),
+        ("nowhere/out.ipynb", "does not exist"),
+        ("out.txt", "must end in"),
+        ("50%.ipynb", "holds a '%'"),
+        ("folder.ipynb", "in the way"),
+    ],
+)
+def test_an_output_that_cant_be_written_is_refused(home: Path, output: str, words: str) -> None:
+    write_notebook(home / "in.ipynb")
+    (home / "folder.ipynb").mkdir()
+    with pytest.raises(GipfelError, match=words):
+        _plan(home, {"output": output})
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"nodes": 2}, "runs on one node, 2 were asked for"),
+        ({"scheduler": "pbs"}, "no scheduler 'pbs'"),
+        ({"time": "soon"}, "time can't be used"),
+        ({"partition": "a b;c"}, "partition can't be used"),
+        ({"cluster": "../x"}, "cluster can't be used"),
+        ({"runtime": "/nowhere"}, "no runtime in /nowhere"),
+        ({"edf": "nowhere"}, "no EDF of this name"),
+        ({"parameters": [("text", "x" * 200_000)]}, "too long"),
+    ],
+)
+def test_options_that_cant_be_used_are_refused_in_one_line(
+    home: Path, options: dict[str, Any], words: str
+) -> None:
+    write_notebook(home / "in.ipynb")
+    with pytest.raises(GipfelError, match=words) as refused:
+        _plan(home, options)
+    assert "\n" not in str(refused.value)
+
+
+def test_the_edf_is_checked_before_anything_is_submitted(home: Path) -> None:
+    write_notebook(home / "in.ipynb")
+    (home / "bad.toml").write_text('image = "/nowhere/image.sqsh"\n')
+    with pytest.raises(GipfelError, match=r"/nowhere/image\.sqsh"):
+        _plan(home, {"edf": "./bad.toml"})
+    (home / "plain.toml").write_text('[env]\nA = "b"\n')
+    assert _plan(home, {"edf": "./plain.toml"}).spec.edf == str(home / "plain.toml")
+    with pytest.raises(GipfelError, match="no engine 'warp'"):
+        _plan(home, {"edf": "./plain.toml", "engine": "warp"})
+
+
+def test_inside_a_container_it_says_that_it_works_outside(home: Path) -> None:
+    write_notebook(home / "in.ipynb")
+    with pytest.raises(GipfelError, match="outside of containers only"):
+        _plan(home, GIPFEL_RUN="/run", GIPFEL_ENGINE="bubblewrap")
+    # Outside the same name is a default.
+    assert _plan(home, GIPFEL_ENGINE="host").spec.engine == "host"
+
+
+def test_how_far_a_run_is_is_read_from_its_output(tmp_path: Path) -> None:
+    path = tmp_path / "out.ipynb"
+    assert cells_done(path) == ""
+    path.write_text('{"cells": [')
+    assert cells_done(path) == ""
+    states = ("completed", "running", "pending")
+    cells = [{"cell_type": "code", "metadata": {"papermill": {"status": state}}} for state in states]
+    path.write_text(json.dumps({"cells": cells}))
+    assert cells_done(path) == "1 of 3 cells"

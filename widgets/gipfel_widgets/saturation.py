@@ -1,0 +1,216 @@
+"""The live view of a run in a notebook's cell; its browser half is ``saturation.js``."""
+
+import atexit
+import threading
+import uuid
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import traitlets
+
+from gipfel_cluster.model import one_line
+from gipfel_cluster.runs import RunFolder
+from gipfel_extension.telemetry.figures import figure_delta, saturation_figure, static_image
+from gipfel_extension.telemetry.rows import LINES
+from gipfel_extension.telemetry.sample import Sample, SampleTable
+from gipfel_extension.telemetry.stream import SaturationFeed
+
+from .plot import SaturationPlot, describe
+from .run import KernelRun, present_run
+
+_BESIDE = Path(__file__).parent
+_POLL_S = 0.5
+#: A page that is opened later, and a saved notebook, begin with a figure at most this old.
+_REDRAW_S = 60.0
+_END_S = 3.0
+_NO_RUN = "Nothing is recorded here. Open the Gipfel panel, or measure with gipfel_widgets.measure()."
+
+
+class Saturation(anywidget.AnyWidget):
+    """What GPUs and host of a run do, live.
+
+    A thread reads the run until :meth:`stop`, :meth:`close` or the kernel's end. In a saved notebook the cell
+    shows the plots as they were.
+
+    Parameters
+    ----------
+    window
+        Seconds that the time axis shows.
+    run
+        A run folder, or the ``run`` of a measurement; None for the run that this kernel belongs to.
+    """
+
+    _esm = _BESIDE / "saturation.js"
+    _css = _BESIDE / "saturation.css"
+
+    figure = traitlets.Dict().tag(sync=True)
+    status = traitlets.Dict().tag(sync=True)
+    #: Line colours for a dark page by metric; those in the figure are for a light one.
+    dark_colours = traitlets.Dict().tag(sync=True)
+
+    def __init__(self, window: float = 600.0, run: KernelRun | Path | str | None = None) -> None:
+        self._window = float(window)
+        self._ended = threading.Event()
+        self._asked = threading.Event()
+        self._drawn: dict[str, int] = {}
+        self._shown_as: str | None = None
+        self._thread: threading.Thread | None = None
+        self._feed, problem = _open(run, self._window)
+        status = _absent(problem) if self._feed is None else self._feed.state()
+        super().__init__(
+            figure=saturation_figure(self._draw(), window_s=self._window),
+            status=status,
+            dark_colours={metric: line.dark for metric, line in LINES.items()},
+        )
+        self.on_msg(self._answer)
+        if self._feed is not None:
+            # The thread must not keep a view alive that nobody holds.
+            self._thread = threading.Thread(
+                target=_follow,
+                args=(weakref.ref(self), self._feed, self._ended),
+                name="gipfel-widget",
+                daemon=True,
+            )
+            self._thread.start()
+            atexit.register(_end_thread, self._ended, self._thread)
+
+    @property
+    def table(self) -> SampleTable:
+        """The samples that the view shows."""
+        return SampleTable(columns={}) if self._feed is None else self._feed.table()
+
+    def stop(self) -> None:
+        """Follow the run no longer; the cell keeps the plots as they are, without the kernel too."""
+        if not self._ended.is_set():
+            _end_thread(self._ended, self._thread)
+            if self._feed is not None:
+                self.figure = saturation_figure(self._draw(), window_s=self._window)
+                self.status = {**self._feed.state(), "state": "stale", "message": "This view was stopped."}
+            self._show_again()
+
+    def close(self) -> None:
+        """Stop, and take the live view out of the page."""
+        # Deleting a half-made widget calls this too.
+        if hasattr(self, "_thread"):
+            self.stop()
+        super().close()
+
+    def _repr_mimebundle_(self, **_: object) -> tuple[dict[str, Any], dict[str, Any]]:
+        plot = SaturationPlot(self.table, window_s=self._window)._repr_mimebundle_()
+        if not self._ended.is_set():
+            # JupyterLab prefers this one to a figure, and a figure to an image.
+            plot["application/vnd.jupyter.widget-view+json"] = {
+                "version_major": 2,
+                "version_minor": 1,
+                "model_id": self.model_id,
+            }
+        return plot, {}
+
+    def _ipython_display_(self) -> None:
+        # With a name, so that the end can replace what was shown at the beginning.
+        self._shown_as = self._shown_as or f"gipfel-{uuid.uuid4().hex}"
+        _display(self._repr_mimebundle_()[0], self._shown_as)
+
+    def __repr__(self) -> str:
+        return describe(self.table)
+
+    def _show_again(self) -> None:
+        if self._shown_as is not None:
+            _display(self._repr_mimebundle_()[0], self._shown_as, update=True)
+
+    def _draw(self) -> SampleTable:
+        """What a figure is made of now; the next points follow it."""
+        table = self.table
+        self._drawn = {
+            device.uuid: int(times[-1])
+            for device in table.devices
+            if len(times := table.of(device.uuid)["time_ns"])
+        }
+        return table
+
+    def _answer(self, _: object, content: dict[str, Any], __: object) -> None:
+        """A page asks for the figure as it is, or, without plotly.js, for an image."""
+        if content.get("type") == "figure":
+            self._asked.set()
+        elif content.get("type") == "image":
+            image = static_image(saturation_figure(self.table, window_s=self._window))
+            self.send({"type": "image"}, buffers=[image])
+
+    def _publish(self, samples: Sequence[Sample], status: dict[str, Any], *, redraw: bool) -> None:
+        """Send what is new; on the thread that follows the run."""
+        fresh = [sample for sample in samples if sample.time_ns > self._drawn.get(sample.device, 0)]
+        # Samples of a pause that was filled later belong between those that are drawn.
+        if redraw or self._asked.is_set() or len(fresh) < len(samples):
+            self._asked.clear()
+            self.figure = saturation_figure(self._draw(), window_s=self._window)
+        elif fresh:
+            for sample in fresh:
+                self._drawn[sample.device] = max(sample.time_ns, self._drawn.get(sample.device, 0))
+            self.send({"type": "samples", "traces": figure_delta(fresh)})
+        self.status = status
+
+
+def _open(run: KernelRun | Path | str | None, window: float) -> tuple[SaturationFeed | None, str]:
+    """The feed of a run, or None and the reason as a sentence."""
+    if isinstance(run, str | Path):
+        path = Path(run).expanduser()
+        if not path.is_dir():
+            return None, f"There is no run folder {path}."
+        present = present_run()
+        same = present is not None and present.path == path
+        run = present if same else KernelRun(RunFolder(path))
+    run = run or present_run()
+    if run is None:
+        return None, _NO_RUN
+    try:
+        return SaturationFeed(run.telemetry, run.sockets, window_s=window), ""
+    except OSError as error:
+        return None, one_line(f"The run folder {run} can't be read: {error.strerror or error}.")
+
+
+def _follow(view: "weakref.ref[Saturation]", feed: SaturationFeed, ended: threading.Event) -> None:
+    """Poll a run until the view is stopped or forgotten, whatever its folder does meanwhile."""
+    devices = feed.devices()
+    age = 0.0
+    try:
+        while not ended.is_set():
+            try:
+                samples: list[Sample] = feed.poll(_POLL_S)
+                status = dict(feed.state())
+            except OSError as error:
+                samples = []
+                status = _absent(one_line(f"The run can't be read: {error.strerror or error}. Trying again."))
+                ended.wait(_POLL_S)
+            shown = view()
+            if shown is None:
+                return
+            age += _POLL_S
+            redraw = feed.devices() != devices or (age >= _REDRAW_S and bool(samples))
+            if redraw:
+                devices, age = feed.devices(), 0.0
+            if not ended.is_set():
+                shown._publish(samples, status, redraw=redraw)  # noqa: SLF001 - the view's own thread
+            del shown
+    finally:
+        feed.close()
+
+
+def _absent(message: str) -> dict[str, Any]:
+    status = {"state": "absent", "source": "", "simulated": False, "gpus": 0, "interval": 1.0}
+    return {**status, "last_ns": None, "message": message}
+
+
+def _end_thread(ended: threading.Event, thread: threading.Thread | None) -> None:
+    ended.set()
+    if thread is not None and thread is not threading.current_thread():
+        thread.join(_END_S)
+
+
+def _display(bundle: dict[str, Any], name: str, *, update: bool = False) -> None:
+    from IPython.display import display, update_display  # noqa: PLC0415 - only where there is a notebook
+
+    show: Any = update_display if update else display
+    show(bundle, raw=True, display_id=name)
