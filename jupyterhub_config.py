@@ -115,9 +115,12 @@ if token:
         }
     ]
 
+who, then = "the name of a unix user", ""
+if c.EDFSpawner.scheduler == "local":
+    who = "any user name"
+    then = "  Ctrl-C ends the hub; servers run on until you stop them or their time is over.\n"
 print(  # noqa: T201
     f"\n  Gipfel is on http://127.0.0.1:{port}/hub/login\n"
-    f"  Log in with any user name and the password {password}\n"
-    "  Ctrl-C ends the hub; servers run on until you stop them or their time is over.\n",
+    f"  Log in with {who} and the password {password}\n{then}",
     flush=True,
 )

@@ -20,7 +20,6 @@ from one_machine import OneMachine
 from unix_users import UnixUser, unix_user
 
 
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip with the reason where this machine can't run a cluster."""
     reason = one_machine.missing()

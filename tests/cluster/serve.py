@@ -10,11 +10,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from gipfel_cluster.model import GipfelError
 from hub_process import end_proxy
 from kept_machine import ended_by_signals
 from kept_runtime import runtime_to_serve
 from one_machine import OneMachine, missing
+
+from gipfel_cluster.model import GipfelError
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _CONFIGURATION = _REPOSITORY / "jupyterhub_config.py"

@@ -12,7 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +123,12 @@ def _start(folder: Path, environment: dict[str, str]) -> JupyterServer:
             return None
         return url
 
-    return JupyterServer(process, wait_for(address, _START_S), root, home, temporary)
+    server = JupyterServer(process, "", root, home, temporary)
+    try:
+        return replace(server, url=wait_for(address, _START_S))
+    except BaseException:
+        server.stop()
+        raise
 
 
 @pytest.fixture

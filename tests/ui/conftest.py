@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 # Test folders are no packages; the hub, its users and the images are those of the tests on a cluster.
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "cluster")]
+sys.path.insert(0, str(Path(__file__).parents[1] / "cluster"))
+sys.path.insert(0, str(Path(__file__).parent))
 
 import images as image_builder
 from hub_process import HubProcess, proxy_folder
@@ -79,9 +80,7 @@ def hub(state: Path, image: Path | None) -> Iterator[HubProcess]:
 def browser() -> Iterator[Browser]:
     """A browser with fresh data."""
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(
-            executable_path=chromium(), headless=True, args=list(_ARGUMENTS)
-        )
+        opened = playwright.chromium.launch(executable_path=chromium(), headless=True, args=list(_ARGUMENTS))
         yield opened
         opened.close()
 

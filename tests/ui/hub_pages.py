@@ -44,7 +44,7 @@ class HubPages:
         self.page.get_by_role("button", name="Start").click()
 
     def wait_for_lab(self, on_news: Callable[[Page], object] = lambda page: None) -> None:
-        """Follow the waiting page to the lab, and keep what it told; `on_news` is called for each line of it."""
+        """Follow the waiting page to the lab, and keep what it told; `on_news` is called for each line."""
         self.page.wait_for_url(re.compile(r"/hub/spawn-pending/|/lab"))
         end = time.monotonic() + _START_LIMIT_S
         while "/lab" not in self.page.url and time.monotonic() < end:

@@ -67,9 +67,9 @@ class LabPage:
         self.page.locator(".jp-LauncherCard[data-category='Notebook']").first.click()
         editor = self.page.locator(".jp-Notebook .jp-CodeCell .cm-content").first
         editor.click(timeout=_LAB_LIMIT_MS)
-        expect(self.page.locator(".jp-NotebookPanel-toolbar .jp-Notebook-ExecutionIndicator")).to_have_attribute(
-            "data-status", "idle", timeout=_LAB_LIMIT_MS
-        )
+        expect(
+            self.page.locator(".jp-NotebookPanel-toolbar .jp-Notebook-ExecutionIndicator")
+        ).to_have_attribute("data-status", "idle", timeout=_LAB_LIMIT_MS)
         # Typed at once: an editor that completes brackets would add its own.
         self.page.keyboard.insert_text(source)
         self.page.keyboard.press("Shift+Enter")

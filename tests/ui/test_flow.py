@@ -137,7 +137,7 @@ def test_the_panel_moves(lab: LabPage, screenshot: Screenshot) -> None:
 def test_the_simulated_source_shows_four_gpus_and_says_so(lab: LabPage, screenshot: Screenshot) -> None:
     lab.panel.get_by_role("button", name="Show a simulated source").click()
     expect(lab.panel.get_by_role("status").first).to_contain_text("simulated")
-    expect(lab.panel.locator("header")).to_contain_text("4 ×")
+    expect(lab.panel.locator("header")).to_contain_text("4 \N{MULTIPLICATION SIGN}")
     assert moves(lab.panel_figure)
     tensor = [trace for trace in traces(lab.panel_figure) if "ensor" in str(trace["name"])]
     assert len(tensor) == 4, traces(lab.panel_figure)

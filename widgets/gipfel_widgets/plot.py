@@ -28,6 +28,8 @@ class SaturationPlot:
         self.figure = saturation_figure(table, window_s=window_s, dark=dark)
         # The ink is the author's; on a ground of the reader's theme it might not be legible.
         self.figure["layout"]["paper_bgcolor"] = _GROUND[dark]
+        # The top margin has room for the legend; plotly.js would reserve it a second time.
+        self.figure["layout"]["margin"] |= {"autoexpand": False}
         self._text = describe(table)
 
     def png(self, *, width: int = 900) -> bytes:

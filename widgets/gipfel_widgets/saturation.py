@@ -26,6 +26,7 @@ _POLL_S = 0.5
 #: A page that is opened later, and a saved notebook, begin with a figure at most this old.
 _REDRAW_S = 60.0
 _END_S = 3.0
+_SHORTEST_SPAN_S = 10.0
 _NO_RUN = "Nothing is recorded here. Open the Gipfel panel, or measure with gipfel_widgets.measure()."
 
 
@@ -99,7 +100,8 @@ class Saturation(anywidget.AnyWidget):
         super().close()
 
     def _repr_mimebundle_(self, **_: object) -> tuple[dict[str, Any], dict[str, Any]]:
-        plot = SaturationPlot(self.table, window_s=self._window)._repr_mimebundle_()
+        table = self.table
+        plot = SaturationPlot(table, window_s=_recorded(table, self._window))._repr_mimebundle_()
         if not self._ended.is_set():
             # JupyterLab prefers this one to a figure, and a figure to an image.
             plot["application/vnd.jupyter.widget-view+json"] = {
@@ -196,6 +198,14 @@ def _follow(view: "weakref.ref[Saturation]", feed: SaturationFeed, ended: thread
             del shown
     finally:
         feed.close()
+
+
+def _recorded(table: SampleTable, window: float) -> float:
+    """Seconds of the window that have been recorded: nobody can move a picture's time axis."""
+    firsts = [int(times[0]) for d in table.devices if len(times := table.of(d.uuid)["time_ns"])]
+    if not firsts or table.last_ns is None:
+        return window
+    return min(window, max(_SHORTEST_SPAN_S, (table.last_ns - min(firsts)) / 1e9))
 
 
 def _absent(message: str) -> dict[str, Any]:

@@ -84,7 +84,7 @@ class SaturationSummary:
         for row in self.rows:
             device, *cells = _cells(row)
             count = sum(_cells(other)[0] == device for other in self.rows)
-            label = f'<th scope="rowgroup" rowspan="{count}">{html.escape(device)}</th>'
+            label = f'<th scope="rowgroup" rowspan="{count}" style="vertical-align:top">{html.escape(device)}</th>'
             body.append(
                 f"<tr>{label if device != shown else ''}"
                 + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
