@@ -20,7 +20,10 @@ c.JupyterHub.db_url = f"sqlite:///{state}/jupyterhub.sqlite"
 c.JupyterHub.cookie_secret_file = str(state / "cookie_secret")
 
 # The public side: this machine only. A site puts its TLS front end before it.
-port = int(os.environ.get("GIPFEL_PORT", "8000"))
+given = os.environ.get("GIPFEL_PORT", "8000")
+if not (given.isdecimal() and 0 < int(given) < 65536):
+    sys.exit(f"GIPFEL_PORT is {given!r}: it takes a port, a number from 1 to 65535.")
+port = int(given)
 c.JupyterHub.bind_url = f"http://127.0.0.1:{port}"
 
 # The hub's own API. Compute nodes reach it at GIPFEL_HUB_IP; on one machine loopback is enough. Its port is

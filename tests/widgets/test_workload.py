@@ -31,5 +31,7 @@ def test_every_exported_name_is_there():
 
 def test_importing_the_package_imports_nothing_heavy():
     code = "import gipfel_widgets, sys; print({'numpy', 'pyarrow', 'anywidget', 'zmq'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
     assert done.stdout.strip() == "set()"

@@ -2,6 +2,7 @@
 
 import atexit
 import threading
+import time
 import uuid
 import weakref
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from .plot import SaturationPlot, describe
 from .run import KernelRun, present_run
 
 _BESIDE = Path(__file__).parent
+#: Seconds between two looks, and at least between two messages to the page.
 _POLL_S = 0.5
 #: A page that is opened later, and a saved notebook, begin with a figure at most this old.
 _REDRAW_S = 60.0
@@ -176,25 +178,27 @@ def _open(run: KernelRun | Path | str | None, window: float) -> tuple[Saturation
 def _follow(view: "weakref.ref[Saturation]", feed: SaturationFeed, ended: threading.Event) -> None:
     """Poll a run until the view is stopped or forgotten, whatever its folder does meanwhile."""
     devices = feed.devices()
-    age = 0.0
+    waiting: list[Sample] = []
+    published = redrawn = time.monotonic()
     try:
         while not ended.is_set():
             try:
-                samples: list[Sample] = feed.poll(_POLL_S)
+                waiting += feed.poll(_POLL_S)
                 status = dict(feed.state())
             except OSError as error:
-                samples = []
                 status = _absent(one_line(f"The run can't be read: {error.strerror or error}. Trying again."))
                 ended.wait(_POLL_S)
+            now = time.monotonic()
             shown = view()
             if shown is None:
                 return
-            age += _POLL_S
-            redraw = feed.devices() != devices or (age >= _REDRAW_S and bool(samples))
+            if now - published < _POLL_S or ended.is_set():
+                continue
+            redraw = feed.devices() != devices or (now - redrawn >= _REDRAW_S and bool(waiting))
             if redraw:
-                devices, age = feed.devices(), 0.0
-            if not ended.is_set():
-                shown._publish(samples, status, redraw=redraw)  # noqa: SLF001 - the view's own thread
+                devices, redrawn = feed.devices(), now
+            shown._publish(waiting, status, redraw=redraw)  # noqa: SLF001 - the view's own thread
+            waiting, published = [], now
             del shown
     finally:
         feed.close()

@@ -8,6 +8,7 @@ import numpy as np
 from gipfel_extension.telemetry.sample import METRICS, Device, SampleTable
 
 _HEAD = ("device", "metric", "mean", "p10", "max", "unit")
+_TOP = "vertical-align:top"
 _SCALES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -84,7 +85,7 @@ class SaturationSummary:
         for row in self.rows:
             device, *cells = _cells(row)
             count = sum(_cells(other)[0] == device for other in self.rows)
-            label = f'<th scope="rowgroup" rowspan="{count}" style="vertical-align:top">{html.escape(device)}</th>'
+            label = f'<th scope="rowgroup" rowspan="{count}" style="{_TOP}">{html.escape(device)}</th>'
             body.append(
                 f"<tr>{label if device != shown else ''}"
                 + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
