@@ -33,6 +33,10 @@ class GipfelError(Exception):
     def __str__(self) -> str:
         return f"{self.problem} {self.fix}".strip()
 
+    def _render_traceback_(self) -> list[str]:
+        # IPython asks for it: in a cell, too, this is one sentence and not a stack of our own functions.
+        return [str(self)]
+
 
 def one_line(text: str) -> str:
     """Text with every control character and line break turned into a space."""

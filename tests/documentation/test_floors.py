@@ -53,9 +53,10 @@ FLOORS = {
             "torch",
         },
     ),
+    # Papermill's kernel client brings tornado along.
     "training": (
         ["gipfel_extension.training"],
-        {"gipfel_spawner", "gipfel_widgets", *_HUB, *_SERVER, "torch"},
+        {"gipfel_spawner", "gipfel_widgets", *_HUB, "jupyter_server", "jupyterlab", "torch"},
     ),
     "the hub": (
         ["gipfel_spawner"],

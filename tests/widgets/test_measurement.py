@@ -1,15 +1,17 @@
 """Measurements with real recorder processes."""
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 
 import psutil
 import pytest
+
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.telemetry.segments import read_samples
-
 from gipfel_widgets import measure
 
 
@@ -146,10 +148,12 @@ if sys.argv[1] == "wait":
 
 @pytest.mark.parametrize("end", ["exit", "kill"])
 def test_the_recorder_ends_with_a_kernel_that_forgot_it(end, recorders, wait_for):
+    # What a killed kernel leaves behind is removed here; a path of pytest's is too long for sockets.
+    temporary = tempfile.mkdtemp(prefix="gw-", dir="/tmp")
     kernel = subprocess.Popen(
         [sys.executable, "-c", _KERNEL, "wait" if end == "kill" else "leave"],
         stdout=subprocess.PIPE,
-        env=dict(os.environ),
+        env={**os.environ, "TMPDIR": temporary},
         text=True,
     )
     try:
@@ -165,3 +169,4 @@ def test_the_recorder_ends_with_a_kernel_that_forgot_it(end, recorders, wait_for
         kernel.kill()
         kernel.wait()
         kernel.stdout.close()
+        shutil.rmtree(temporary)

@@ -1,8 +1,8 @@
 """The table of a measurement."""
 
 import numpy as np
-from gipfel_extension.telemetry.sample import Device, Sample, SampleTable
 
+from gipfel_extension.telemetry.sample import Device, Sample, SampleTable
 from gipfel_widgets import SaturationPlot, SaturationSummary
 
 GPU = Device("GPU-1", "gpu", "NVIDIA <GH200>", 0)
@@ -54,7 +54,7 @@ def test_a_plot_has_its_own_ground_and_every_form():
 
 
 def test_plotly_accepts_the_figure():
-    import plotly.graph_objects as go
+    import plotly.graph_objects as go  # noqa: PLC0415 - slow, and for this alone
 
     plot = SaturationPlot(_table([{"SM_ACTIVE": 0.5}, {"SM_ACTIVE": 0.6}]), window_s=10)
     assert len(go.Figure(plot.figure).data) == 4

@@ -14,7 +14,7 @@ const SHAPES = {
   starting: ['◐', 'starting'],
   stale: ['▲', 'stale'],
   absent: ['○', 'no samples'],
-  saved: ['▪', 'as it was saved']
+  silent: ['▪', 'not live: as it was last heard of']
 };
 
 const CONFIG = {
@@ -224,14 +224,14 @@ function statusLine(root) {
   shape.setAttribute('aria-hidden', 'true');
   const word = make('span', 'gipfel-word', line);
   return (status, silent) => {
-    const state = silent && status.state === 'live' ? 'saved' : (status.state ?? 'starting');
+    const state = silent && status.state === 'live' ? 'silent' : (status.state ?? 'starting');
     const [sign, text] = SHAPES[state] ?? SHAPES.absent;
     line.dataset.state = state;
     badge.hidden = status.simulated !== true;
     shape.textContent = sign;
     const pace = state === 'live' ? ` every ${status.interval} s` : '';
     const message = state === 'live' && status.gpus > 0 ? '' : (status.message ?? '');
-    word.textContent = text + pace + (message && state !== 'saved' ? ` · ${message}` : '');
+    word.textContent = text + pace + (message && state !== 'silent' ? ` · ${message}` : '');
   };
 }
 
@@ -307,29 +307,32 @@ function render({ model, el }) {
   refresh();
   const clock = setInterval(refresh, 2000);
 
-  offeredPlotly().then(plotly => {
-    if (gone.signal.aborted) {
-      return undefined;
-    }
-    if (!plotly) {
-      figure.hidden = true;
-      const how = 'This is a still image: for the live view open the notebook in JupyterLab with Gipfel’s panel.';
-      showImage(model, image, note, how, gone.signal);
-      return undefined;
-    }
-    view = new FigureView(figure, plotly, model.get('dark_colours'));
-    const drawn = view.draw(structuredClone(model.get('figure')));
-    for (const traces of early.splice(0)) {
-      view.extend(traces).catch(() => undefined);
-    }
-    // A page that was opened later has missed what came before it.
-    try {
-      model.send({ type: 'figure' });
-    } catch {
-      // There is no kernel; the figure is as it was saved.
-    }
-    return drawn;
-  }).catch(fail);
+  offeredPlotly()
+    .then(plotly => {
+      if (gone.signal.aborted) {
+        return undefined;
+      }
+      if (!plotly) {
+        figure.hidden = true;
+        const how =
+          'This is a still image: for the live view open the notebook in JupyterLab with Gipfel’s panel.';
+        showImage(model, image, note, how, gone.signal);
+        return undefined;
+      }
+      view = new FigureView(figure, plotly, model.get('dark_colours'));
+      const drawn = view.draw(structuredClone(model.get('figure')));
+      for (const traces of early.splice(0)) {
+        view.extend(traces).catch(() => undefined);
+      }
+      // A page that was opened later has missed what came before it.
+      try {
+        model.send({ type: 'figure' });
+      } catch {
+        // There is no kernel; the figure is as it was saved.
+      }
+      return drawn;
+    })
+    .catch(fail);
 
   return () => {
     gone.abort();

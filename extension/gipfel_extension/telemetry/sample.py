@@ -117,6 +117,10 @@ class SourceError(Exception):
         self.fix = " ".join(fix.split())
         super().__init__(f"{self.problem} {self.fix}".strip())
 
+    def _render_traceback_(self) -> list[str]:
+        # IPython asks for it: in a cell, too, this is one sentence and not a stack of our own functions.
+        return [str(self)]
+
 
 #: ``time_ns`` and ``monotonic_ns`` (int64) and one float64 column per metric, all of one length.
 Columns = dict[str, NDArray[Any]]

@@ -18,12 +18,14 @@ _GIPFEL = "gipfel"
 _INSTALLER_FILES = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"})
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "tests", "test"})
 # Commands are written anew; manuals and headers serve nobody in a container; the hub's pages (60 MB) are
-# shown by the hub alone; Arrow's network service (30 MB) is a module that neither server nor widgets open.
+# shown by the hub alone; Arrow's network service (30 MB) is a module that neither server nor widgets open; the
+# panel draws plotly's figures, and a page needs one plotly.js.
 _SKIPPED_PREFIXES = (
     "bin/",
     "include/",
     "share/man/",
     "share/jupyterhub/static/",
+    "share/jupyter/labextensions/jupyterlab-plotly/",
     f"{SITE_PACKAGES}/pyarrow/include/",
     f"{SITE_PACKAGES}/pyarrow/libarrow_flight",
     f"{SITE_PACKAGES}/pyarrow/libarrow_python_flight",

@@ -1,0 +1,224 @@
+"""The live view's browser half in Chromium, with a stand-in for the kernel and plotly.js as it is."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import plotly
+import pytest
+from playwright.sync_api import Browser, Page, Route, sync_playwright
+
+import gipfel_widgets
+from gipfel_extension.telemetry.figures import figure_delta, saturation_figure, static_image
+from gipfel_extension.telemetry.sample import Device, Sample, SampleTable
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no Chromium on this machine"),
+]
+
+_HERE = Path(gipfel_widgets.__file__).parent
+_PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
+_START_NS = 1_800_000_000 * 10**9
+_GPUS = [Device(f"GPU-{n}:x/{n}", "gpu", "NVIDIA GH200", n, simulated=True) for n in (0, 1)]
+
+_PAGE = """
+<!doctype html><meta charset="utf-8"><link rel="stylesheet" href="saturation.css">
+<style>
+  :root { --jp-layout-color1: #fff; --jp-ui-font-color1: #222; --jp-border-color2: #ddd; }
+  .dark { --jp-layout-color1: rgb(17 17 17); --jp-ui-font-color1: #eee; --jp-border-color2: #444; }
+</style>
+<body data-jp-theme-light="true"><div id="cell" style="width:700px"></div>
+<script type="module">
+  import view from './saturation.js';
+  const listeners = {};
+  const state = await (await fetch('state.json')).json();
+  globalThis.asked = [];
+  globalThis.emit = (name, ...given) => (listeners[name] ?? []).forEach(each => each(...given));
+  globalThis.change = (name, value) => { state[name] = value; emit(`change:${name}`); };
+  const model = {
+    get: name => state[name],
+    on: (name, listener) => (listeners[name] ??= []).push(listener),
+    off: (name, listener) => { listeners[name] = (listeners[name] ?? []).filter(each => each !== listener); },
+    send: message => asked.push(message)
+  };
+  if (globalThis.Plotly) {
+    globalThis[Symbol.for('gipfel.plotly')] = async () => globalThis.Plotly;
+  }
+  globalThis.listening = () => Object.values(listeners).flat().length;
+  globalThis.leave = view.render({ model, el: document.querySelector('#cell') });
+</script>
+"""
+
+
+def _samples(first: int, count: int) -> list[Sample]:
+    values = {"GPU_UTIL": 1.0, "SM_ACTIVE": 0.5, "PIPE_TENSOR_ACTIVE": 0.2, "DRAM_ACTIVE": 0.3}
+    return [
+        Sample(_START_NS + n * 10**9, n, gpu.uuid, values)
+        for n in range(first, first + count)
+        for gpu in _GPUS
+    ]
+
+
+def _figure(count: int) -> dict[str, Any]:
+    table = SampleTable.from_samples(_samples(0, count), _GPUS, source="synthetic:training", interval=1.0)
+    return saturation_figure(table, window_s=60)
+
+
+_STATUS = {
+    "state": "live",
+    "source": "synthetic:training",
+    "simulated": True,
+    "gpus": 2,
+    "interval": 1.0,
+    "last_ns": _START_NS,
+    "message": "2 GPUs, a sample every 1 s.",
+}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium without a window."""
+    with sync_playwright() as programs:
+        found = programs.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
+    """Opens a cell with a view; nothing leaves the browser."""
+    pages: list[Page] = []
+    errors: list[str] = []
+
+    def show(*, offered: bool = True, status: dict[str, Any] | None = None) -> Page:
+        state = {
+            "figure": _figure(20),
+            "status": {**_STATUS, **(status or {})},
+            "dark_colours": {"SM_ACTIVE": "#56b4e9"},
+        }
+        script = f'<script src="plotly.js"></script>{_PAGE}' if offered else _PAGE
+        answers = {
+            "page.html": ("text/html", script),
+            "plotly.js": ("text/javascript", _PLOTLY.read_text()),
+            "saturation.js": ("text/javascript", (_HERE / "saturation.js").read_text()),
+            "saturation.css": ("text/css", (_HERE / "saturation.css").read_text()),
+            "state.json": ("application/json", json.dumps(state)),
+        }
+
+        def answer(route: Route) -> None:
+            kind, body = answers.get(route.request.url.rpartition("/")[2], ("text/plain", ""))
+            route.fulfill(body=body, content_type=kind)
+
+        page = browser.new_page(viewport={"width": 760, "height": 600})
+        pages.append(page)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.route("**/*", answer)
+        page.goto("http://cell.invalid/page.html")
+        page.wait_for_function("globalThis.leave !== undefined")
+        if offered:
+            page.wait_for_selector("#cell .js-plotly-plot .scatterlayer path", state="attached")
+        return page
+
+    yield show
+    for page in pages:
+        page.close()
+    assert errors == []
+
+
+def _plot(page: Page, what: str) -> Any:
+    return page.evaluate(f"document.querySelector('.js-plotly-plot').{what}")
+
+
+def test_it_draws_says_live_and_marks_simulated(open_page):
+    page = open_page()
+    words = page.locator(".gipfel-status").inner_text()
+    assert "simulated" in words
+    assert "live every 1 s" in words
+    assert "●" in words
+    assert _plot(page, "data.map(trace => trace.x.length)") == [20] * 8
+    assert page.evaluate("asked") == [{"type": "figure"}]
+
+
+def test_points_extend_the_traces_and_leave_on_the_left(open_page):
+    page = open_page()
+    page.evaluate("traces => emit('msg:custom', {type: 'samples', traces})", figure_delta(_samples(20, 70)))
+    page.wait_for_function(f"document.querySelector('.js-plotly-plot').data[0].x.at(-1) === {_ms(89)}")
+    assert _plot(page, "data.map(trace => trace.x.length)") == [61] * 8
+    assert page.evaluate("new Set(document.querySelector('.js-plotly-plot').layout.xaxis.range).size") == 2
+
+
+def test_a_new_figure_with_other_devices_replaces_the_old_one(open_page):
+    page = open_page()
+    fewer = _figure(30)
+    fewer["data"] = [trace for trace in fewer["data"] if trace["uid"].startswith("GPU-1")]
+    page.evaluate("figure => change('figure', figure)", fewer)
+    page.wait_for_function("document.querySelector('.js-plotly-plot').data.length === 4")
+    assert _plot(page, "data[0].x.length") == 30
+
+
+def test_it_follows_the_theme(open_page):
+    page = open_page()
+    assert _plot(page, "data[1].line.color") == "#0072b2"
+    page.evaluate("document.documentElement.className = 'dark'; document.body.dataset.jpThemeLight = 'false'")
+    page.wait_for_function("document.querySelector('.js-plotly-plot').data[1].line.color === '#56b4e9'")
+    assert _plot(page, "layout.font.color") == "#eee"
+
+
+def test_points_survive_a_change_of_theme(open_page):
+    page = open_page()
+    page.evaluate("traces => emit('msg:custom', {type: 'samples', traces})", figure_delta(_samples(20, 5)))
+    page.evaluate("document.documentElement.className = 'dark'; document.body.dataset.jpThemeLight = 'false'")
+    page.wait_for_function("document.querySelector('.js-plotly-plot').data[1].line.color === '#56b4e9'")
+    assert _plot(page, "data[0].x.length") == 25
+
+
+def test_it_takes_the_width_of_the_cell(open_page):
+    page = open_page()
+    page.evaluate("document.querySelector('#cell').style.width = '340px'")
+    page.wait_for_function("document.querySelector('.js-plotly-plot')._fullLayout.width <= 340")
+
+
+def test_without_plotly_it_shows_the_kernels_image_and_says_how_to_get_the_live_view(open_page):
+    page = open_page(offered=False)
+    page.wait_for_function("asked.length > 0", timeout=10_000)
+    assert page.evaluate("asked[0]") == {"type": "image"}
+    data = list(static_image(_figure(20), width=600))
+    page.evaluate(
+        "bytes => emit('msg:custom', {type: 'image'}, [new DataView(new Uint8Array(bytes).buffer)])", data
+    )
+    page.wait_for_function("document.querySelector('.gipfel-image').naturalWidth > 100")
+    assert "JupyterLab" in page.locator(".gipfel-note").inner_text()
+    assert page.locator(".gipfel-image").get_attribute("alt")
+    assert not page.locator(".gipfel-figure").is_visible()
+
+
+def test_a_saved_view_does_not_claim_to_be_live(open_page):
+    page = open_page()
+    silent = "document.querySelector('.gipfel-status').dataset.state === 'silent'"
+    page.wait_for_function(silent, timeout=12_000)
+    assert "not live" in page.locator(".gipfel-status").inner_text()
+    page.evaluate("emit('msg:custom', {type: 'samples', traces: {}})")
+    assert page.locator(".gipfel-status").get_attribute("data-state") == "live"
+
+
+def test_absence_is_a_sentence(open_page):
+    page = open_page(
+        status={"state": "absent", "simulated": False, "gpus": 0, "message": "Nothing is recorded."}
+    )
+    words = page.locator(".gipfel-status").inner_text()
+    assert "Nothing is recorded." in words
+    assert "simulated" not in words
+
+
+def test_a_view_that_is_closed_listens_no_longer(open_page):
+    page = open_page()
+    page.evaluate("leave()")
+    assert page.evaluate("listening()") == 0
+    assert page.locator(".main-svg").count() == 0
+
+
+def _ms(second: int) -> int:
+    return _START_NS // 10**6 + 1000 * second
