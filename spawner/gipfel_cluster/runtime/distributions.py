@@ -18,8 +18,8 @@ _GIPFEL = "gipfel"
 _INSTALLER_FILES = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"})
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "tests", "test"})
 # Commands are written anew; manuals and headers serve nobody in a container; the hub's pages (60 MB) are
-# shown by the hub alone; Arrow's network service (30 MB) is a module that neither server nor widgets open; the
-# panel draws plotly's figures, and a page needs one plotly.js.
+# shown by the hub alone; Arrow's network service (30 MB) is a module that neither server nor widgets open;
+# the panel draws plotly's figures, and a page needs one plotly.js.
 _SKIPPED_PREFIXES = (
     "bin/",
     "include/",
