@@ -7,8 +7,6 @@ from typing import Any
 
 from gipfel_cluster.scheduler.protocol import JobStatus
 
-_LOOK_SECONDS = 0.25
-
 
 class Progress:
     """The events of one start, from its beginning; any number of pages may follow them."""
@@ -16,26 +14,35 @@ class Progress:
     def __init__(self) -> None:
         self._events: list[dict[str, Any]] = []
         self._closed = False
+        self._changed = asyncio.Event()
 
     def say(self, percent: int, message: str) -> None:
         """Add an event, unless it says what the last one said."""
         if not self._events or self._events[-1]["message"] != message:
             self._events.append({"progress": percent, "message": message})
+            self._tell()
 
     def close(self) -> None:
         """Nothing more will come."""
         self._closed = True
+        self._tell()
+
+    def _tell(self) -> None:
+        # Whoever follows is woken at once: the hub stops listening as soon as the server answers.
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def follow(self) -> AsyncIterator[dict[str, Any]]:
         """All events so far, then each as it comes, until the start is over."""
         seen = 0
         while True:
-            for event in self._events[seen:]:
+            changed = self._changed
+            while seen < len(self._events):
                 seen += 1
-                yield dict(event)
-            if self._closed and seen == len(self._events):
+                yield dict(self._events[seen - 1])
+            if self._closed:
                 return
-            await asyncio.sleep(_LOOK_SECONDS)
+            await changed.wait()
 
 
 def describe(job_id: str, status: JobStatus, *, now: datetime | None = None) -> tuple[int, str]:

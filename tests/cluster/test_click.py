@@ -64,10 +64,11 @@ def test_the_lab_answers_through_the_proxy(session: Session) -> None:
     assert "jupyter-config-data" in page.text
 
 
-def test_the_start_was_told_step_by_step(session: Session) -> None:
+def test_the_start_was_told_step_by_step(session: Session, cluster: OneMachine) -> None:
     told = [str(event["message"]) for event in session.events]
-    # A start of two seconds is over before the hub has asked for the job's node.
-    assert any(message.startswith("Job ") for message in told), told
+    assert any(" is submitted." in message for message in told), told
+    nodes = cluster.node_names
+    assert any(f" on {node}" in message for message in told for node in nodes), told
     assert session.events[-1]["ready"] is True
     percents = [int(str(event["progress"])) for event in session.events]
     assert percents == sorted(percents)
