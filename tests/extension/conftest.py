@@ -3,11 +3,9 @@
 import http.cookiejar
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -32,7 +30,6 @@ class JupyterServer:
     url: str
     root: Path
     home: Path
-    temporary: Path
 
     def call(self, path: str, method: str = "GET", body: object = None, **headers: str) -> tuple[int, Any]:
         """Status and JSON of a request; with the token unless `Authorization` is given."""
@@ -79,7 +76,6 @@ class JupyterServer:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
-        shutil.rmtree(self.temporary, ignore_errors=True)
 
 
 def wait_for(check: Callable[[], Any], seconds: float = 15.0) -> Any:
@@ -95,15 +91,12 @@ def _start(folder: Path, environment: dict[str, str]) -> JupyterServer:
     home, root, runtime = folder / "home", folder / "root", folder / "runtime"
     for each in (home, root, runtime):
         each.mkdir(parents=True, exist_ok=True)
-    # Outside pytest's folders, whose paths are too long for sockets.
-    temporary = Path(tempfile.mkdtemp(prefix="gipfel-jupyter-test-", dir="/tmp"))
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("GIPFEL_", "JUPYTER"))}
     settings = {
         "HOME": str(home),
         "JUPYTER_RUNTIME_DIR": str(runtime),
         "JUPYTER_TOKEN": _TOKEN,
         "JUPYTER_PREFER_ENV_PATH": "0",
-        "TMPDIR": str(temporary),
     }
     command = [sys.executable, "-m", "jupyter_server", "--no-browser", "--port=0", "--allow-root"]
     command += [f"--ServerApp.root_dir={root}", "--ServerApp.jpserver_extensions={'gipfel_extension': True}"]
@@ -123,7 +116,7 @@ def _start(folder: Path, environment: dict[str, str]) -> JupyterServer:
             return None
         return url
 
-    server = JupyterServer(process, "", root, home, temporary)
+    server = JupyterServer(process, "", root, home)
     try:
         return replace(server, url=wait_for(address, _START_S))
     except BaseException:

@@ -56,11 +56,13 @@ def test_nothing_is_left_when_the_server_ends(start_server):
     recorders = server.recorders()
     assert len(recorders) == 2
     folder = Path(server.call("gipfel/run")[1]["run"])
-    assert len(list(server.temporary.glob("gipfel-*/job.sock"))) == 1
+    arguments = recorders[0].cmdline()
+    sockets = Path(arguments[arguments.index("--sockets") + 1])
+    assert (sockets / "job.sock").is_socket()
     server.process.terminate()
     server.process.wait(15)
     assert psutil.wait_procs(recorders, timeout=10)[1] == []
-    assert list(server.temporary.glob("gipfel-*")) == []
+    assert not sockets.exists()
     segments = sorted(path.name for path in (folder / "telemetry").glob("*.arrows"))
     assert len(segments) == 2
     assert all(name.endswith(".closed.arrows") for name in segments)

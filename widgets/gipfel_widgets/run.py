@@ -2,7 +2,6 @@
 
 import os
 import socket
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gipfel_cluster.runs import RunFolder, runs_root
+from gipfel_cluster.scratch import ScratchFolder
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def create_run(source: str, interval: float, environment: Mapping[str, str] | No
         }
     )
     # The path of a Unix socket has room for 107 bytes, less than many home folders need.
-    return KernelRun(folder, Path(tempfile.mkdtemp(prefix="gipfel-")))
+    return KernelRun(folder, ScratchFolder.create().path)
 
 
 def node_name(environment: Mapping[str, str]) -> str:

@@ -3,7 +3,6 @@
 import os
 import re
 import socket
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runs import RunFolder, runs_root
+from gipfel_cluster.scratch import ScratchFolder
 
 _RUN, _SOCKETS = "GIPFEL_RUN", "GIPFEL_SOCKETS"
 
@@ -94,8 +94,7 @@ def current_run(environment: Mapping[str, str]) -> CurrentRun:
     job_id = f"{os.getpid()}-{int(time.time())}"
     folder = RunFolder.create(runs_root(dict(environment)), "local", job_id)
     folder.write_record(_own_record(node, job_id))
-    # The path of a Unix socket has room for 107 bytes, less than many home folders need.
-    sockets = Path(tempfile.mkdtemp(prefix="gipfel-"))
+    sockets = ScratchFolder.create().path
     return CurrentRun(folder, sockets, node, job_id, "local", own=True)
 
 

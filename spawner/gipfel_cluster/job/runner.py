@@ -1,12 +1,10 @@
 """The host side of a job: everything that happens on its node around the container."""
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
@@ -16,6 +14,7 @@ from ..engines import ContainerRequest, engine_for
 from ..model import GipfelError
 from ..runs import RunFolder, runs_root
 from ..runtime import Runtime
+from ..scratch import ScratchFolder
 from .orphans import adopt_orphans, end_descendants
 from .place import Place, place_in_container, place_on_host
 from .record import describe_run, now
@@ -71,12 +70,11 @@ class JobRunner:
         run = RunFolder.create(runs_root(self.environment), self.spec.cluster, self.job_id)
         edf = self._edf()
         runtime = Runtime.load(self.spec.runtime) if self.spec.runtime else Runtime.here()
-        # A socket's path may have 107 characters: TMPDIR is often too long, and on a remote file system.
-        scratch = Path(tempfile.mkdtemp(prefix="gipfel-", dir="/tmp"))
+        scratch = ScratchFolder.create()
         try:
-            return self._run_in(run, edf, runtime, scratch)
+            return self._run_in(run, edf, runtime, scratch.path)
         finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+            scratch.remove()
 
     def _edf(self) -> Edf | None:
         if not self.spec.edf:
