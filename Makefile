@@ -66,4 +66,6 @@ system: ## packages that the tests need, where this is root on Debian or Ubuntu
 	@bash .ci/system
 
 clean: ## what was built and run here
-	rm -rf $(VENV) build extension/lib extension/node_modules extension/gipfel_extension/labextension spawner/proxy/node_modules
+	@# build/hub stays: homes and notebooks of the users of this hub are in it.
+	if [ -d build ]; then find build -mindepth 1 -maxdepth 1 ! -name hub -exec rm -rf {} +; fi
+	rm -rf $(VENV) extension/lib extension/node_modules extension/gipfel_extension/labextension spawner/proxy/node_modules

@@ -5,6 +5,7 @@ Every value that a site changes is an environment variable or a line here; each 
 
 import importlib.util
 import os
+import pwd
 import secrets
 import shutil
 import socket
@@ -70,18 +71,34 @@ def taken(address: str, number: int) -> bool:
     return False
 
 
+def proxy_left_behind() -> bool:
+    """Whether the proxy of an earlier hub, which JupyterHub ends by itself, still runs."""
+    try:
+        pid = int((state / "proxy.pid").read_text())
+        return b"configurable-http-proxy" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (OSError, ValueError):
+        return False
+
+
 hub_port, proxy_port = (int(each) for each in kept("ports", " ".join(map(str, free_ports(2)))).split())
 c.JupyterHub.hub_port = hub_port
 # The proxy would only log it, and wait. One that an earlier hub left behind is ended by JupyterHub.
 if taken(hub_ip, hub_port):
     sys.exit(f"A hub runs on {state} already. End it first, or say GIPFEL_STATE=FOLDER for another one.")
-if taken("127.0.0.1", port) and not (state / "proxy.pid").exists():
+if taken("127.0.0.1", port) and not proxy_left_behind():
     sys.exit(f"Port {port} is in use. End what listens there, or say GIPFEL_PORT=NUMBER for another one.")
 c.ConfigurableHTTPProxy.api_url = f"http://127.0.0.1:{proxy_port}"
 c.ConfigurableHTTPProxy.auth_token = kept("proxy_token", secrets.token_hex(32))
 
-# Logging in: one password, made at the first start and printed. A site puts its own authenticator here.
+# Logging in: one password for every name, made at the first start and printed. That is for a machine of one
+# person; a site puts its own authenticator here.
 password = os.environ.get("GIPFEL_PASSWORD") or kept("password", secrets.token_urlsafe(18))
+for name, value in (
+    ("GIPFEL_PASSWORD", password),
+    ("GIPFEL_API_TOKEN", os.environ.get("GIPFEL_API_TOKEN", "x" * 8)),
+):
+    if len(value) < 8:
+        sys.exit(f"{name} is too short: JupyterHub takes 8 characters or more.")
 c.JupyterHub.authenticator_class = "shared-password"
 c.SharedPasswordAuthenticator.user_password = password
 c.Authenticator.allow_all = True
@@ -95,6 +112,9 @@ c.EDFSpawner.cluster = os.environ.get("GIPFEL_CLUSTER", c.EDFSpawner.scheduler)
 c.EDFSpawner.engine = os.environ.get("GIPFEL_ENGINE", "bubblewrap")
 c.EDFSpawner.runtime = os.environ.get("GIPFEL_RUNTIME", "")
 c.EDFSpawner.state_folder = str(state)
+if c.EDFSpawner.scheduler == "local":
+    # On a machine of one's own, an EDF may use the variables that one's own shell has.
+    c.EDFSpawner.env_keep = ["PATH", "LANG", "LC_ALL", "EDF_PATH", "SCRATCH", "STORE", "PROJECT"]
 
 # Quiet unless asked: the address and the password below are what a person looks for.
 level = os.environ.get("GIPFEL_LOG_LEVEL", "WARN")
@@ -120,8 +140,14 @@ if token:
 
 who, then = "the name of a unix user", ""
 if c.EDFSpawner.scheduler == "local":
-    who = "any user name"
-    then = "  Ctrl-C ends the hub; servers run on until you stop them or their time is over.\n"
+    own = pwd.getpwuid(os.getuid()).pw_name
+    who = f"the user name {own}, for your home folder and ~/.edf (any other name works in {state}/users),"
+    then = (
+        f"  Every server runs as {own}. "
+        if os.getuid()
+        else "  A server runs as the unix user of that name, else as root. "
+    )
+    then += "Ctrl-C ends the hub; servers run on until you stop them.\n"
 print(  # noqa: T201
     f"\n  Gipfel is on http://127.0.0.1:{port}/hub/login\n"
     f"  Log in with {who} and the password {password}\n{then}",

@@ -71,6 +71,8 @@ def test_a_recorded_segment_is_replayed_from_the_users_folders_only(server, sour
         ({"source": "synthetic:"}, "no simulated source"),
         ({"source": "synthetic:nonsense"}, "nonsense"),
         ({"source": "replay:missing.arrows"}, "no file"),
+        ({"source": "replay:~nobody-of-that-name/x"}, "can't be a file"),
+        ({"source": "replay:" + "a" * 5000}, "can't be a file"),
         ({"source": "synthetic:idle\n"}, "not valid"),
         ({"source": "synthetic:idle", "more": 1}, "not valid"),
         ({}, "not valid"),

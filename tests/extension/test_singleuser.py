@@ -58,6 +58,16 @@ def test_a_hub_that_restarts_is_asked_again(hub):
     assert len(hub.heard) == 2
 
 
+def test_a_proxy_of_the_environment_never_sees_the_token(hub, monkeypatch):
+    proxy = Hub([200])
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.server_port}")
+    monkeypatch.delenv("no_proxy", raising=False)
+    report_port(40123, hub.environment)
+    assert (len(hub.heard), len(proxy.heard)) == (1, 0)
+    proxy.shutdown()
+    proxy.server_close()
+
+
 def test_a_refusal_is_final(hub):
     hub.answers = [403, 200]
     with pytest.raises(urllib.error.HTTPError):

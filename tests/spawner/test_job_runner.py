@@ -151,6 +151,15 @@ def test_a_signal_reaches_the_command_and_its_status_comes_back(job, number):
     assert job.record()["exit_status"] == 42
 
 
+def test_a_working_folder_that_is_not_there_is_one_line(job):
+    (job.home / "lost.toml").write_text('workdir = "/no/such/folder"\n')
+    status, _, err = job.finish("true", edf=str(job.home / "lost.toml"))
+    assert status == 1
+    assert err.splitlines()[-1].startswith("gipfel: The working folder /no/such/folder is not on ")
+    assert "Traceback" not in err
+    assert job.record()["exit_status"] == 1
+
+
 def test_what_the_command_left_in_the_background_ends_with_the_job(job):
     pids = job.home / "pids"
     code = (

@@ -55,10 +55,14 @@ def own_file(path: str, root_dir: str) -> Path:
         It lies elsewhere or is no file.
     """
     root = Path(root_dir).expanduser()
-    file = (root / Path(path).expanduser()).resolve()
+    try:
+        file = (root / Path(path).expanduser()).resolve()
+        found = file.is_file()
+    except (OSError, RuntimeError) as error:  # a name too long; a user whom nobody knows
+        raise GipfelError(f"{path[:80]} can't be a file's path.", "Give an absolute path.") from error
     folders = [root.resolve(), Path.home().resolve(), runs_root().resolve()]
     if not any(file.is_relative_to(folder) for folder in folders):
         raise GipfelError(f"{path} lies outside your folders.", f"Copy it below {folders[0]}.")
-    if not file.is_file():
+    if not found:
         raise GipfelError(f"There is no file {path}.", "Give the path of a recorded segment.")
     return file

@@ -31,7 +31,7 @@ def place_in_container(edf: Edf, home: str) -> Place:
     the container too.
     """
     mounts: list[Mount] = []
-    environment: dict[str, str] = Field(default_factory=dict)
+    environment: dict[str, str] = {}
     directory = edf.workdir
     if not directory or not _mounted(edf, directory, writable=True):
         directory = _made(Path(home) / "gipfel")

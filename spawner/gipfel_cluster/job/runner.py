@@ -153,6 +153,10 @@ class JobRunner:
         return (*(Mount(source=path, destination=path) for path in dict.fromkeys(wanted)), runtime.mount)
 
     def _wait(self, argv: tuple[str, ...], environment: dict[str, str], directory: str) -> int:
+        if not Path(directory).is_dir():
+            raise GipfelError(
+                f"The working folder {directory} is not on {self.node}.", "Check workdir in the EDF."
+            )
         self._child = subprocess.Popen(argv, env=environment, cwd=directory, start_new_session=True)
         if self._asked is not None:
             self._forward(self._asked, None)
