@@ -34,6 +34,8 @@ def expand(text: str, lookup: Lookup) -> str:
     ExpansionError
         A variable isn't defined, a brace isn't closed, or the form is none of the three that EDFs have.
     """
+    if "${" not in text:
+        return text
 
     def replace(match: re.Match[str]) -> str:
         if match[0] == "$${":
@@ -72,6 +74,8 @@ def _value(body: str, lookup: Lookup) -> str:
 
 def split_fields(text: str) -> tuple[str, ...]:
     """Split at every colon that isn't inside ``${…}``."""
+    if "${" not in text:
+        return tuple(text.split(":"))
     fields, start = [], 0
     hidden = [match.span() for match in _OPAQUE.finditer(text)]
     for position, character in enumerate(text):
@@ -83,4 +87,4 @@ def split_fields(text: str) -> tuple[str, ...]:
 
 def unbraced_variables(text: str) -> tuple[str, ...]:
     """List the names that are written ``$NAME``, which stays as it is because the braces are missing."""
-    return tuple(_UNBRACED.findall(text))
+    return tuple(_UNBRACED.findall(text)) if "$" in text else ()

@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from .entry import Document, Entry
 from .expand import ExpansionError, Lookup, expand
 from .lookup import read_edf_text
 from .model import Diagnostic, EdfError
-from .parse import Document, Entry, parse
+from .parse import parse
 
 LEVELS = 10
 FILES = 200
@@ -41,6 +42,13 @@ class Chain:
         except EdfError as error:
             self.diagnostics.extend(error.diagnostics)
             return
+        self._take(text, path, above)
+
+    def read_text(self, text: str, path: Path) -> None:
+        """Like `read`, for a file of which the text is known already."""
+        self._take(text, path, ())
+
+    def _take(self, text: str, path: Path, above: tuple[Path, ...]) -> None:
         document, diagnostics = parse(text, str(path))
         self.diagnostics.extend(diagnostics)
         for entry in document.base:

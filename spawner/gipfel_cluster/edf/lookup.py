@@ -65,11 +65,15 @@ def read_edf_text(path: Path) -> str:
         It can't be read, is no regular file, is larger than 1 MiB or isn't UTF-8.
     """
     try:
+        if not str(path).isascii():
+            str(path).encode()
         if not path.is_file():
             kind = "is a folder" if path.is_dir() else "is no regular file"
             raise _unreadable(path, f"{kind if path.exists() else 'does not exist'}.")
         with path.open("rb") as file:
             content = file.read(_TOO_LARGE + 1)
+    except UnicodeEncodeError as error:
+        raise _unreadable(path, "has a name that is no UTF-8 text.") from error
     except OSError as error:
         raise _unreadable(path, f"can't be read: {error.strerror}.") from error
     if len(content) > _TOO_LARGE:

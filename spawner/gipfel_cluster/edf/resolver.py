@@ -1,0 +1,152 @@
+"""The values of one merged document, expanded."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from .dialects import ENTRYPOINT, Dialect
+from .entry import Document, Entry
+from .expand import ExpansionError, Lookup, expand, split_fields
+from .model import Diagnostic, Edf, Mount
+from .mounts import mount_of
+from .variables import Variables
+
+
+class Resolver:
+    """Expands every value and collects what is wrong with them and where they came from."""
+
+    def __init__(
+        self, document: Document, environment: Mapping[str, str], directory: Path, dialect: Dialect
+    ) -> None:
+        self._document = document
+        self._host = environment
+        self._directory = directory
+        self._dialect: Dialect = dialect
+        self.diagnostics: list[Diagnostic] = []
+        #: Key to file; ``mounts[0]`` is the first of the resolved ones.
+        self.origins: dict[str, str] = {}
+        #: Every mount in its order, also the same one twice, with the entry that asks for it.
+        self.mounts: list[tuple[Entry, Mount]] = []
+
+    def resolve(self, path: Path, sources: tuple[str, ...]) -> Edf:
+        """Make the EDF; it may be used if there is no error among the diagnostics."""
+        document = self._document
+        image = self._image()
+        lookup = Variables(self._host, image)
+        return Edf(
+            name=path.stem,
+            path=str(path),
+            image=image,
+            workdir=self._workdir(lookup),
+            entrypoint=self._flag("entrypoint", default=ENTRYPOINT[self._dialect]),
+            writable=self._flag("writable", default=True),
+            mounts=self._unique_mounts(lookup),
+            env=self._table("env", document.env, lookup),
+            annotations=self._table("annotations", document.annotations, lookup),
+            devices=self._devices(lookup),
+            sources=sources,
+        )
+
+    def _refuse(self, entry: Entry, code: str, message: str, fix: str) -> None:
+        self.diagnostics.append(entry.diagnostic(code, message, fix))
+
+    def _expand(self, entry: Entry, lookup: Lookup, text: str | None = None) -> str:
+        try:
+            value = expand(entry.text if text is None else text, lookup)
+        except ExpansionError as error:
+            message = error.message
+            if error.code == "unknown-variable":
+                message += _WHERE[isinstance(lookup, Variables) and lookup.image_is_read]
+            self._refuse(entry, error.code, message, error.fix)
+            return ""
+        if isinstance(lookup, Variables) and lookup.image_only:
+            self._tell_image_only(entry, lookup)
+        return self._clean(entry, value)
+
+    def _clean(self, entry: Entry, value: str) -> str:
+        if any(character in value for character in "\n\r\0"):
+            self._refuse(entry, "line-break", "the value holds a line break or NUL.", "Write it on one line.")
+            return ""
+        if not value.isascii() and value != value.encode("utf-8", "replace").decode():
+            self._refuse(
+                entry, "no-text", "the value is no UTF-8 text.", "Look at its variables and folders."
+            )
+            return ""
+        return value
+
+    def _tell_image_only(self, entry: Entry, lookup: Variables) -> None:
+        for name in dict.fromkeys(lookup.image_only):
+            self.diagnostics.append(
+                entry.diagnostic(
+                    "image-variable",
+                    f"only the image defines {name}, so it is resolved at start, "
+                    "and an engine that expands on the host alone refuses it.",
+                    f"Write ${{{name}:-default}}, or set {name} where the job is submitted.",
+                    severity="warning",
+                )
+            )
+        lookup.image_only.clear()
+
+    def _path(self, entry: Entry, path: str) -> str:
+        """Make a path that begins with a dot absolute and leave any other as it is."""
+        if path.partition("/")[0] not in {".", ".."}:
+            return path
+        return self._clean(entry, os.path.normpath(self._directory / path))
+
+    def _flag(self, key: str, *, default: bool) -> bool:
+        entry = self._document.scalars.get(key)
+        if entry is None:
+            return default
+        self.origins[key] = entry.file
+        return entry.text == "true"
+
+    def _image(self) -> str:
+        entry = self._document.scalars.get("image")
+        if entry is None:
+            return ""
+        self.origins["image"] = entry.file
+        return self._path(entry, self._expand(entry, self._host.get))
+
+    def _workdir(self, lookup: Lookup) -> str:
+        entry = self._document.scalars.get("workdir")
+        if entry is None:
+            return ""
+        self.origins["workdir"] = entry.file
+        workdir = self._path(entry, self._expand(entry, lookup))
+        if workdir and not workdir.startswith("/"):
+            self._refuse(entry, "relative-path", f"{workdir!r} is no absolute path.", "Begin it with '/'.")
+        return workdir
+
+    def _table(self, key: str, entries: Mapping[str, Entry], lookup: Lookup) -> dict[str, str]:
+        self.origins.update((f"{key}.{name}", entry.file) for name, entry in entries.items())
+        return {name: self._expand(entry, lookup) for name, entry in entries.items()}
+
+    def _devices(self, lookup: Lookup) -> tuple[str, ...]:
+        unique: dict[str, Entry] = {}
+        for entry in self._document.devices:
+            unique.setdefault(self._expand(entry, lookup), entry)
+        self.origins.update((f"devices[{index}]", entry.file) for index, entry in enumerate(unique.values()))
+        return tuple(unique)
+
+    def _unique_mounts(self, lookup: Lookup) -> tuple[Mount, ...]:
+        unique: dict[Mount, Entry] = {}
+        for entry in self._document.mounts:
+            if (mount := self._mount(entry, lookup)) is not None:
+                self.mounts.append((entry, mount))
+                unique.setdefault(mount, entry)
+        self.origins.update((f"mounts[{index}]", entry.file) for index, entry in enumerate(unique.values()))
+        return tuple(unique)
+
+    def _mount(self, entry: Entry, lookup: Lookup) -> Mount | None:
+        errors = len(self.diagnostics)
+        fields = [self._expand(entry, lookup, field) for field in split_fields(entry.text)]
+        fields[0] = self._path(entry, fields[0])
+        if any(each.severity == "error" for each in self.diagnostics[errors:]):
+            return None
+        return mount_of(fields, lambda code, message, fix: self._refuse(entry, code, message, fix))
+
+
+_WHERE = {
+    True: " Neither the caller's environment nor the image's has it.",
+    False: " The caller's environment does not have it, and the image's can't be read here.",
+}
