@@ -7,9 +7,9 @@ import time
 
 import psutil
 import pytest
+
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.telemetry.segments import read_samples
-
 from gipfel_widgets import measure
 
 

@@ -1,8 +1,8 @@
 """The table of a measurement."""
 
 import numpy as np
-from gipfel_extension.telemetry.sample import Device, Sample, SampleTable
 
+from gipfel_extension.telemetry.sample import Device, Sample, SampleTable
 from gipfel_widgets import SaturationPlot, SaturationSummary
 
 GPU = Device("GPU-1", "gpu", "NVIDIA <GH200>", 0)

@@ -4,9 +4,9 @@ import subprocess
 import sys
 
 import pytest
-from gipfel_cluster.model import GipfelError
 
 import gipfel_widgets
+from gipfel_cluster.model import GipfelError
 from gipfel_widgets import run_workload
 
 

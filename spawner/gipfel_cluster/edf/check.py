@@ -1,10 +1,12 @@
 """EDFs checked, one or many: every error and warning as a value."""
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .dialects import Dialect
 from .here import check_here, check_mount, unseen
+from .inherit import Bases
 from .resolve import Resolution, resolve
 from .show import as_json, show_edf
 
@@ -18,9 +20,12 @@ def check_edf(
     directory: Path,
     here: bool = False,
     dialect: Dialect = "ce",
+    bases: Bases | None = None,
 ) -> Resolution:
     """Resolve an EDF, with ``here`` also against this machine; errors are in the result."""
-    resolution = resolve(name_or_path, environment=environment, directory=directory, dialect=dialect)
+    resolution = resolve(
+        name_or_path, environment=environment, directory=directory, dialect=dialect, bases=bases
+    )
     if resolution.edf is None or not here:
         return resolution
     found = (*check_here(resolution.edf), *unseen(resolution.edf))
@@ -42,12 +47,21 @@ def check_edfs(
 ) -> list[Resolution]:
     """Check every EDF that is named; a folder stands for the ``.toml`` files in it."""
     checked: list[Resolution] = []
+    bases: Bases = {}
     for name in names:
-        folder = directory / name
-        inside = sorted(folder.glob("*.toml")) if folder.is_dir() else None
-        files = [name] if inside is None else [str(path.absolute()) for path in inside]
         checked += [
-            check_edf(each, environment=environment, directory=directory, here=here, dialect=dialect)
-            for each in files
+            check_edf(
+                file, environment=environment, directory=directory, here=here, dialect=dialect, bases=bases
+            )
+            for file in _files(name, directory)
         ]
     return checked
+
+
+def _files(name: str, directory: Path) -> list[str]:
+    folder = os.path.join(directory.absolute(), name)  # noqa: PTH118 - a Path for each of thousands is slow
+    try:
+        inside = sorted(os.listdir(folder))  # noqa: PTH208
+    except (OSError, ValueError):
+        return [name]
+    return [f"{os.path.normpath(folder)}/{each}" for each in inside if each.endswith(".toml")]

@@ -12,6 +12,8 @@ from .parse import parse
 LEVELS = 10
 FILES = 200
 Find = Callable[[str], Path]
+#: Files that were read as a base, with what is wrong with each.
+Bases = dict[Path, tuple[Document, list[Diagnostic]]]
 
 
 class Chain:
@@ -23,33 +25,34 @@ class Chain:
         Turns a name or path into the file; raises `EdfError`.
     lookup
         The variables that names of bases may hold.
+    bases
+        What was read before for another EDF, to which bases are added.
     """
 
-    def __init__(self, find: Find, lookup: Lookup) -> None:
+    def __init__(self, find: Find, lookup: Lookup, bases: Bases | None = None) -> None:
         self._find = find
         self._lookup = lookup
+        self._bases = {} if bases is None else bases
         self.documents: list[Document] = []
         self.sources: list[str] = []
         self.diagnostics: list[Diagnostic] = []
 
     def read(self, path: Path) -> None:
         """Read a file and, before it, its bases."""
-        self._read(path, ())
-
-    def _read(self, path: Path, above: tuple[Path, ...]) -> None:
         try:
             text = read_edf_text(path)
         except EdfError as error:
             self.diagnostics.extend(error.diagnostics)
             return
-        self._take(text, path, above)
+        self.read_text(text, path)
 
     def read_text(self, text: str, path: Path) -> None:
         """Like `read`, for a file of which the text is known already."""
-        self._take(text, path, ())
+        self._take(*parse(text, str(path)), path, ())
 
-    def _take(self, text: str, path: Path, above: tuple[Path, ...]) -> None:
-        document, diagnostics = parse(text, str(path))
+    def _take(
+        self, document: Document, diagnostics: list[Diagnostic], path: Path, above: tuple[Path, ...]
+    ) -> None:
         self.diagnostics.extend(diagnostics)
         for entry in document.base:
             self._read_base(entry, (*above, path))
@@ -82,7 +85,15 @@ class Chain:
                 entry.diagnostic("levels", f"more than {LEVELS} levels of bases: {shown}.", "Merge some.")
             )
         else:
-            self._read(base, chain)
+            self._take_base(base, chain)
+
+    def _take_base(self, path: Path, chain: tuple[Path, ...]) -> None:
+        if path not in self._bases:
+            try:
+                self._bases[path] = parse(read_edf_text(path), str(path))
+            except EdfError as error:
+                self._bases[path] = (Document(), list(error.diagnostics))
+        self._take(*self._bases[path], path, chain)
 
 
 def merge(documents: list[Document]) -> Document:

@@ -1,6 +1,7 @@
 """One EDF file as it is written: values with the place where they stand, types checked, nothing expanded."""
 
 import difflib
+import functools
 import re
 import tomllib
 from typing import Any
@@ -128,7 +129,7 @@ class _Reader:
             self._refuse(path, "a string", value, f"Hooks read no other type: {path[-1]} = {_quoted(value)}.")
 
     def _unknown(self, key: str) -> None:
-        near = difflib.get_close_matches(key.lower(), KEYS, n=1)
+        near = _near(key)
         fix = f"Did you mean {near[0]}?" if near else f"Its keys are {', '.join(KEYS)}."
         self.diagnostics.append(
             Entry("", (key,), self._source).diagnostic(
@@ -138,6 +139,11 @@ class _Reader:
                 severity="warning",
             )
         )
+
+
+@functools.lru_cache(maxsize=256)
+def _near(key: str) -> list[str]:
+    return difflib.get_close_matches(key.lower(), KEYS, n=1)
 
 
 def _quoted(value: object) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .dialects import Dialect
-from .inherit import Chain, merge
+from .inherit import Bases, Chain, merge
 from .lint import Subject, lint
 from .lookup import find_edf
 from .model import Diagnostic, Edf, EdfError
@@ -49,15 +49,20 @@ def load_edf(
 
 
 def resolve(
-    name_or_path: str, *, environment: Mapping[str, str], directory: Path, dialect: Dialect = "ce"
+    name_or_path: str,
+    *,
+    environment: Mapping[str, str],
+    directory: Path,
+    dialect: Dialect = "ce",
+    bases: Bases | None = None,
 ) -> Resolution:
-    """Like `load_edf`, but errors are in the result."""
+    """Like `load_edf`, but errors are in the result; ``bases`` remembers the files that many EDFs share."""
     find = functools.partial(find_edf, environment=environment, directory=directory)
     try:
         path = find(name_or_path)
     except EdfError as error:
         return Resolution(error.diagnostics[0].file, None, error.diagnostics)
-    chain = Chain(find, environment.get)
+    chain = Chain(find, environment.get, bases)
     chain.read(path)
     return _resolved(chain, path, environment, directory, dialect)
 
@@ -81,6 +86,7 @@ def _resolved(
     edf = resolver.resolve(path, tuple(chain.sources))
     subject = Subject(
         document=merged,
+        entries=tuple(merged.entries()),
         edf=edf,
         mounts=tuple(resolver.mounts),
         home=environment.get("HOME", "").rstrip("/"),

@@ -1,6 +1,7 @@
 """The values of one merged document, expanded."""
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from .expand import ExpansionError, Lookup, expand, split_fields
 from .model import Diagnostic, Edf, Mount
 from .mounts import mount_of
 from .variables import Variables
+
+_BREAK = re.compile("[\n\r\0]")
 
 
 class Resolver:
@@ -64,7 +67,7 @@ class Resolver:
         return self._clean(entry, value)
 
     def _clean(self, entry: Entry, value: str) -> str:
-        if any(character in value for character in "\n\r\0"):
+        if _BREAK.search(value):
             self._refuse(entry, "line-break", "the value holds a line break or NUL.", "Write it on one line.")
             return ""
         if not value.isascii() and value != value.encode("utf-8", "replace").decode():

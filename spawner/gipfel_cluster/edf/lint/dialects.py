@@ -17,7 +17,7 @@ class SarusOneField(Rule):
     consequence = "the job ends with code 8 before the container starts"
     fix = "Write {mount}:{mount}."
 
-    def _look(self, subject: Subject) -> Iterator[Diagnostic]:
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
         for entry in subject.document.mounts:
             if len(split_fields(entry.text)) == 1:
                 yield self.at(entry, mount=entry.text)
@@ -33,7 +33,7 @@ class SarusSplit(Rule):
     consequence = "the default is torn in two and another path is mounted, or none"
     fix = "Set the variable, and write it without a default."
 
-    def _look(self, subject: Subject) -> Iterator[Diagnostic]:
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
         for entry in subject.document.mounts:
             if len(split_fields(entry.text)) != entry.text.count(":") + 1:
                 yield self.at(entry)
@@ -49,7 +49,7 @@ class SarusImage(Rule):
     consequence = "the image {image!r} isn't found"
     fix = "Push the image to a registry and give that name."
 
-    def _look(self, subject: Subject) -> Iterator[Diagnostic]:
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
         entry = subject.document.scalars.get("image")
         if entry and entry.text.startswith(("/", ".", "${")):
             yield self.at(entry, image=entry.text)
@@ -65,7 +65,7 @@ class SquashfsMount(Rule):
     consequence = "Sarus drops the flag and binds the file itself, Pyxis refuses it"
     fix = "Unpack the file and mount the folder."
 
-    def _look(self, subject: Subject) -> Iterator[Diagnostic]:
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
         for entry, mount in subject.mounts:
             if "sqsh" in mount.flags:
                 yield self.at(entry)
@@ -80,7 +80,7 @@ class SarusOnlyDevices(Rule):
     consequence = "another engine ignores the key, and the container gets what its site gives"
     fix = "Take it out, or check with --dialect sarus."
 
-    def _look(self, subject: Subject) -> Iterator[Diagnostic]:
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
         yield from (self.at(entry) for entry in subject.document.devices[:1])
 
 
@@ -93,7 +93,7 @@ class CeOnlyHook(Rule):
     consequence = "Sarus ignores the annotation"
     fix = "Take it out, or check with --dialect ce."
 
-    def _look(self, subject: Subject) -> Iterator[Diagnostic]:
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
         for name, entry in subject.document.annotations.items():
             hook = name.removeprefix("com.hooks.").partition(".")[0]
             if name.startswith("com.hooks.") and hook in {"ssh", "netstack"}:
@@ -109,7 +109,7 @@ class PyxisAnnotations(Rule):
     consequence = "hooks see them only as OCI_ANNOTATION_… variables, where the site's hooks look for these"
     fix = "Set what the hook would set in [env]."
 
-    def _look(self, subject: Subject) -> Iterator[Diagnostic]:
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
         yield from (self.at(entry) for entry in list(subject.document.annotations.values())[:1])
 
 
@@ -122,7 +122,7 @@ class PyxisUnset(Rule):
     consequence = "the image's value stays"
     fix = "Start the program with 'env -u {name}'."
 
-    def _look(self, subject: Subject) -> Iterator[Diagnostic]:
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
         for name, entry in subject.document.env.items():
             if not entry.text:
                 yield self.at(entry, name=name)
@@ -138,7 +138,7 @@ class PyxisSeparator(Rule):
     consequence = "the path is torn in two"
     fix = "Mount it through a link without that character."
 
-    def _look(self, subject: Subject) -> Iterator[Diagnostic]:
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
         for entry, mount in subject.mounts:
             if any(character in mount.source + mount.destination for character in ",:"):
                 yield self.at(entry)

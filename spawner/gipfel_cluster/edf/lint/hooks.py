@@ -38,7 +38,7 @@ class HookPrefix(Rule):
         "annotations.com.hooks.",
     )
 
-    def _look(self, subject: Subject) -> Iterator[Diagnostic]:
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
         for name, entry in subject.document.annotations.items():
             if name.startswith(self._wrong):
                 right = _PREFIX + name.replace("hook.", "hooks.").rpartition("hooks.")[2]
@@ -53,7 +53,7 @@ class HookName(Rule):
     consequence = _SILENT
     fix = "Did you mean {right}?"
 
-    def _look(self, subject: Subject) -> Iterator[Diagnostic]:
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
         for name, entry in subject.document.annotations.items():
             if name.startswith(_PREFIX) and not name.startswith("com.hooks.com."):
                 right = self._right(*name.removeprefix(_PREFIX).partition(".")[::2])
@@ -78,7 +78,7 @@ class HookValue(Rule):
     consequence = _SILENT
     fix = 'Write "true" or "false".'
 
-    def _look(self, subject: Subject) -> Iterator[Diagnostic]:
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
         for name, entry in subject.document.annotations.items():
             value = subject.edf.annotations.get(name, entry.text)
             if name.startswith(_PREFIX) and name.endswith(".enabled") and value not in {"true", "false"}:
@@ -93,7 +93,7 @@ class VariantWithoutHook(Rule):
     consequence = "the variant does nothing, and NCCL uses TCP"
     fix = 'Add com.hooks.aws_ofi_nccl.enabled = "true".'
 
-    def _look(self, subject: Subject) -> Iterator[Diagnostic]:
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
         entry = subject.document.annotations.get("com.hooks.aws_ofi_nccl.variant")
         if entry and not subject.hook("aws_ofi_nccl"):
             yield self.at(entry)
@@ -107,7 +107,7 @@ class UnknownVariant(Rule):
     consequence = "the container does not start, or NCCL uses TCP"
     fix = "Variants are " + ", ".join(_VARIANTS) + "."
 
-    def _look(self, subject: Subject) -> Iterator[Diagnostic]:
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
         name = "com.hooks.aws_ofi_nccl.variant"
         value = subject.annotation(name)
         if value and value not in _VARIANTS:
@@ -122,7 +122,7 @@ class ForcedNetwork(Rule):
     consequence = "NCCL ends with 'network not found'"
     fix = 'Add com.hooks.aws_ofi_nccl.enabled = "true", which sets NCCL_NET itself, and take NCCL_NET out.'
 
-    def _look(self, subject: Subject) -> Iterator[Diagnostic]:
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
         entry = subject.document.env.get("NCCL_NET")
         value = subject.edf.env.get("NCCL_NET", "").strip("\"'")
         if entry and value.lower() in {"aws libfabric", "ofi"} and not subject.hook("aws_ofi_nccl"):
@@ -137,7 +137,7 @@ class ReadOnlyHook(Rule):
     consequence = "the container does not start"
     fix = "Set writable = true."
 
-    def _look(self, subject: Subject) -> Iterator[Diagnostic]:
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
         for hook in ("ssh", "nvidia_cuda_mps"):
             if subject.hook(hook) and not subject.edf.writable:
                 yield self.at(subject.document.annotations[f"com.hooks.{hook}.enabled"], hook=hook)
@@ -151,7 +151,7 @@ class SshWithoutKey(Rule):
     consequence = "nobody can log in"
     fix = 'Add com.hooks.ssh.authorize_ssh_key = "/absolute/path/of/key.pub".'
 
-    def _look(self, subject: Subject) -> Iterator[Diagnostic]:
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
         key = subject.annotation("com.hooks.ssh.authorize_ssh_key")
         if subject.hook("ssh") and not key.startswith("/"):
             yield self.at(subject.document.annotations["com.hooks.ssh.enabled"])

@@ -17,7 +17,7 @@ class ImageWithoutPath(Rule):
     consequence = "it is taken for the name of an image in a registry"
     fix = "Write ./{image} for a file."
 
-    def _look(self, subject: Subject) -> Iterator[Diagnostic]:
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
         entry = subject.document.scalars.get("image")
         if entry and entry.text.endswith(SUFFIXES) and not entry.text.startswith(("/", "./", "../", "${")):
             yield self.at(entry, image=entry.text)
@@ -34,7 +34,7 @@ class MuslImage(Rule):
     fix = 'Take an image of Debian or the like, or set cxi.enabled = "false" and ENROOT_SLURM_HOOK=0.'
     _pattern = re.compile(r"(?:^|[/#:_.-])(?:alpine|musl)(?=$|[0-9:@_.-])")
 
-    def _look(self, subject: Subject) -> Iterator[Diagnostic]:
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
         entry = subject.document.scalars.get("image")
         if entry and self._pattern.search(entry.text):
             yield self.at(entry, image=entry.text)

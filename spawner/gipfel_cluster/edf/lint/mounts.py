@@ -18,7 +18,7 @@ class HomeMount(Rule):
     )
     fix = "Mount the folders that the work needs."
 
-    def _look(self, subject: Subject) -> Iterator[Diagnostic]:
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
         for entry, mount in subject.mounts:
             if subject.home and mount.source == subject.home:
                 yield self.at(entry)
@@ -32,7 +32,7 @@ class SameDestination(Rule):
     consequence = "the later one hides the earlier one"
     fix = "Take one of them out."
 
-    def _look(self, subject: Subject) -> Iterator[Diagnostic]:
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
         seen: dict[str, tuple[Entry, Mount]] = {}
         for entry, mount in subject.mounts:
             _, first = seen.setdefault(mount.destination, (entry, mount))
@@ -51,7 +51,7 @@ class HiddenRoot(Rule):
         {"/", "/bin", "/lib", "/lib64", "/usr", "/etc", "/usr/lib", "/usr/lib64", "/usr/bin"}
     )
 
-    def _look(self, subject: Subject) -> Iterator[Diagnostic]:
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
         for entry, mount in subject.mounts:
             if mount.destination in self._folders:
                 yield self.at(entry, destination=mount.destination)

@@ -1,7 +1,7 @@
 """One thing that is allowed in an EDF and yet most likely a mistake."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,6 +16,8 @@ class Subject:
 
     #: The EDF and its bases as written.
     document: Document
+    #: Every value of it.
+    entries: tuple[Entry, ...]
     #: The same, expanded; empty where a value could not be.
     edf: Edf
     #: Every mount with the entry that asks for it, also the same one twice.
@@ -47,12 +49,9 @@ class Rule(ABC):
     #: Where the rule holds.
     dialects: ClassVar[tuple[Dialect, ...]] = DIALECTS
 
-    def look(self, subject: Subject) -> Iterable[Diagnostic]:
-        """Find the mistake, if this is one for whoever reads the EDF."""
-        return self._look(subject) if subject.dialect in self.dialects else ()
-
     @abstractmethod
-    def _look(self, subject: Subject) -> Iterator[Diagnostic]: ...
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:
+        """Yield what this rule finds; it is asked only where it holds."""
 
     def at(self, entry: Entry, **words: str) -> Diagnostic:
         """Say it about one value."""

@@ -16,8 +16,8 @@ class UnbracedVariable(Rule):
     consequence = "it stays as it is"
     fix = "Write ${{{name}}}."
 
-    def _look(self, subject: Subject) -> Iterator[Diagnostic]:
-        for entry in subject.document.entries():
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
+        for entry in subject.entries:
             if "$" in entry.text:
                 yield from (self.at(entry, name=name) for name in unbraced_variables(entry.text))
 
@@ -34,8 +34,8 @@ class Placeholder(Rule):
         r"|\byour[-_](?:account|image|name|project|user(?:name)?)\b|/path/to/|^\.\.\.$"
     )
 
-    def _look(self, subject: Subject) -> Iterator[Diagnostic]:
-        for entry in subject.document.entries():
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
+        for entry in subject.entries:
             if match := self._pattern.search(entry.text):
                 yield self.at(entry, text=match[0])
 
@@ -57,7 +57,7 @@ class Secret(Rule):
         r"|xox[abp]-[\w-]{10,}|sk-[A-Za-z0-9_-]{20,}|nvapi-[\w-]{20,}|-----BEGIN [A-Z ]*PRIVATE KEY"
     )
 
-    def _look(self, subject: Subject) -> Iterator[Diagnostic]:
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
         for name, entry in subject.document.env.items():
             named = self._name.search(name) and entry.text and "${" not in entry.text
             if (named and not entry.text.startswith("/")) or self._value.search(entry.text):
@@ -72,7 +72,7 @@ class HiddenDevices(Rule):
     consequence = "the container gets neither the GPUs nor the driver's libraries"
     fix = 'Take it out, or write "all".'
 
-    def _look(self, subject: Subject) -> Iterator[Diagnostic]:
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
         entry = subject.document.env.get("NVIDIA_VISIBLE_DEVICES")
         if entry is not None and entry.text in {"", "void", "none"}:
             yield self.at(entry, name="NVIDIA_VISIBLE_DEVICES", value=entry.text)
