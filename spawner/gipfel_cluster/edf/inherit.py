@@ -71,19 +71,16 @@ class Chain:
             message = f"the base {what.file!r} can't be used: {what.message}"
             self.diagnostics.append(entry.diagnostic("base", message, what.fix))
             return
-        shown = " -> ".join(str(each) for each in (*chain, base))
-        if base.resolve() in (each.resolve() for each in chain):
-            self.diagnostics.append(
-                entry.diagnostic("cycle", f"the bases lead back to themselves: {shown}.", "Take one out.")
-            )
+        if _leads_back(base, chain):
+            message = f"the bases lead back to themselves: {_shown(chain, base)}."
+            self.diagnostics.append(entry.diagnostic("cycle", message, "Take one out."))
         elif len(self.documents) >= FILES:
             self.diagnostics.append(
                 entry.diagnostic("files", f"more than {FILES} bases in all.", "List each base once.")
             )
         elif len(chain) > LEVELS:
-            self.diagnostics.append(
-                entry.diagnostic("levels", f"more than {LEVELS} levels of bases: {shown}.", "Merge some.")
-            )
+            message = f"more than {LEVELS} levels of bases: {_shown(chain, base)}."
+            self.diagnostics.append(entry.diagnostic("levels", message, "Merge some."))
         else:
             self._take_base(base, chain)
 
@@ -94,6 +91,15 @@ class Chain:
             except EdfError as error:
                 self._bases[path] = (Document(), list(error.diagnostics))
         self._take(*self._bases[path], path, chain)
+
+
+def _leads_back(base: Path, chain: tuple[Path, ...]) -> bool:
+    # A link to the only file above is seen one level further down.
+    return base in chain or (len(chain) > 1 and base.resolve() in {each.resolve() for each in chain})
+
+
+def _shown(chain: tuple[Path, ...], base: Path) -> str:
+    return " -> ".join(str(each) for each in (*chain, base))
 
 
 def merge(documents: list[Document]) -> Document:

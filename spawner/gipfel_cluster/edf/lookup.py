@@ -111,7 +111,7 @@ def _home(environment: Mapping[str, str]) -> Path:
 def _expanded(path: str, environment: Mapping[str, str], directory: Path) -> Path:
     if path.startswith("~/"):
         return _home(environment) / path[2:]
-    return Path(os.path.normpath(directory / path))
+    return Path(os.path.normpath(os.path.join(directory, path)))  # noqa: PTH118 - a Path costs more
 
 
 def _not_found(file: str, message: str, fix: str) -> EdfError:

@@ -27,7 +27,7 @@ def syntax_error(error: Exception, text: str, file: str) -> Diagnostic:
     message, line = str(error), None
     if match := _PLACE.search(message):
         message = message[: match.start()]
-        line = int(match[1]) if match[1] else max(1, len(text.splitlines()))
+        line = int(match[1]) if match[1] else text.rstrip("\r\n").count("\n") + 1
     fix = next((each for pattern, each in _FIXES if pattern.search(message)), _OTHERWISE)
     if isinstance(error, RecursionError):
         message, fix = "values are nested too deeply", "No key of an EDF is nested more than twice."
