@@ -4,6 +4,7 @@ import json
 import os
 import struct
 import subprocess
+import tempfile
 
 import pytest
 
@@ -102,12 +103,40 @@ def test_a_link_in_an_unpacked_image_does_not_lead_out_of_it(tmp_path):
     assert image_environment(tmp_path / "image") == {}
 
 
-@pytest.mark.skipif(os.getuid() == 0, reason="root reads everything")
-def test_a_source_that_can_not_be_read(tmp_path):
-    (tmp_path / "file").touch(mode=0)
-    mount = Mount(source=str(tmp_path / "file"), destination="/x")
-    (error,) = check_here(Edf(name="x", path=None, mounts=(mount,)))
-    assert error.code == "mount-source"
+def as_nobody(check):
+    """Whether a check holds in a process that is not root."""
+    child = os.fork()
+    if child == 0:
+        try:
+            if os.getuid() == 0:
+                os.setgroups([])
+                os.setgid(65534)
+                os.setuid(65534)
+            os._exit(0 if check() else 1)
+        except BaseException:
+            os._exit(2)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_source_that_can_not_be_read():
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        for mode, file in ((0o644, "open"), (0o200, "closed")):
+            with open(f"{name}/{file}", "w", opener=lambda path, flags: os.open(path, flags, 0o600)):
+                os.chmod(f"{name}/{file}", mode)
+        os.mkdir(f"{name}/folder", 0o600)
+
+        def sources():
+            mounts = tuple(
+                Mount(source=f"{name}/{each}", destination=f"/{each}") for each in os.listdir(name)
+            )
+            found = check_here(Edf(name="x", path=None, mounts=mounts))
+            wrong = {mounts[int(each.key[len("mounts[") : -1])].destination for each in found}
+            return wrong == {"/closed", "/folder"} and all(
+                "can't be read by you" in each.message for each in found
+            )
+
+        assert as_nobody(sources)
 
 
 @pytest.mark.parametrize(
