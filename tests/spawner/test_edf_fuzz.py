@@ -9,6 +9,8 @@ import random
 import time
 from pathlib import Path
 
+import pytest
+
 from gipfel_cluster.edf import as_json
 from gipfel_cluster.edf.dialects import DIALECTS
 from gipfel_cluster.edf.resolve import resolve_text
@@ -145,3 +147,29 @@ def test_no_malformed_file_is_more_than_a_diagnostic():
         accepted += not errors
     assert refused > COUNT / 4
     assert accepted > COUNT / 100
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "annotations." + "a." * 100_000 + "b = 'x'",
+        "[annotations." + "a." * 100_000 + "b]\nc = 'x'",
+        "x = {" + "'a'." * 100_000 + "b = 1}",
+        "annotations." + "a." * 190 + "b = 1",
+        "mounts = ['" + "${" * 100_000 + "']",
+        "mounts = ['" + "${A}:" * 100_000 + "']",
+        "mounts = ['/a:/b:" + "x+" * 50_000 + "']",
+        "image = '" + "<a" * 100_000 + "-" * 100_000 + "'",
+        "\n".join(f"key{number} = 1" for number in range(20_000)),
+        "mounts = " + "[" * 100_000,
+        "x = " + "[" * 200 + "]" * 200,
+        "image = '" + "a" * 1_000_000 + "'",
+        'image = "' + "\\t" * 300_000 + '"',
+    ],
+    ids=lambda text: text[:20],
+)
+def test_nothing_takes_a_time_that_grows_with_its_square(text):
+    start = time.monotonic()
+    result = resolve_text(text, file="x.toml", environment={"A": "1"}, directory=Path("/"))
+    assert str(result.diagnostics) or result.edf
+    assert time.monotonic() - start < 10

@@ -13,6 +13,9 @@ from .toml_errors import syntax_error
 from .written import KEYS
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PARTS = 200
+_GUESSES = 50
+_DEEP = re.compile(rf"""(?<![A-Za-z0-9_-])(?:(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')\s*\.\s*){{{_PARTS}}}""")
 _TYPES: dict[type, str] = {
     bool: "a boolean",
     int: "an integer",
@@ -31,6 +34,8 @@ def parse(text: str, file: str) -> tuple[Document, list[Diagnostic]]:
     tuple
         What could be read, and what is wrong with the rest; ``file`` names the file in messages.
     """
+    if text.count(".") >= _PARTS and _is_deep(text):
+        return Document(), [syntax_error(RecursionError(), text, file)]
     try:
         content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # an integer of 5000 digits is a plain ValueError
@@ -129,7 +134,7 @@ class _Reader:
             self._refuse(path, "a string", value, f"Hooks read no other type: {path[-1]} = {_quoted(value)}.")
 
     def _unknown(self, key: str) -> None:
-        near = _near(key)
+        near = _near(key) if len(self.diagnostics) < _GUESSES else []
         fix = f"Did you mean {near[0]}?" if near else f"Its keys are {', '.join(KEYS)}."
         self.diagnostics.append(
             Entry("", (key,), self._source).diagnostic(
@@ -139,6 +144,11 @@ class _Reader:
                 severity="warning",
             )
         )
+
+
+def _is_deep(text: str) -> bool:
+    """Whether a key has hundreds of parts, which the parser takes a time for that grows with their square."""
+    return any(line.count(".") >= _PARTS and _DEEP.search(line) for line in text.split("\n"))
 
 
 @functools.lru_cache(maxsize=256)

@@ -59,7 +59,7 @@ class Resolver:
         except ExpansionError as error:
             message = error.message
             if error.code == "unknown-variable":
-                message += _WHERE[isinstance(lookup, Variables) and lookup.image_is_read]
+                message += _where(lookup)
             self._refuse(entry, error.code, message, error.fix)
             return ""
         if isinstance(lookup, Variables) and lookup.image_only:
@@ -149,7 +149,10 @@ class Resolver:
         return mount_of(fields, lambda code, message, fix: self._refuse(entry, code, message, fix))
 
 
-_WHERE = {
-    True: " Neither the caller's environment nor the image's has it.",
-    False: " The caller's environment does not have it, and the image's can't be read here.",
-}
+def _where(lookup: Lookup) -> str:
+    """Say where a variable was looked for."""
+    if not isinstance(lookup, Variables):
+        return " The caller's environment does not have it."
+    if lookup.image_is_read:
+        return " Neither the caller's environment nor the image's has it."
+    return " The caller's environment does not have it, and the image's can't be read here."
