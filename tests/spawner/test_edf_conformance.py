@@ -7,7 +7,15 @@ import sys
 
 import pytest
 
-from gipfel_cluster.edf import EdfError, annotation_variables, check_edfs, load_edf, resolve, show_edf
+from gipfel_cluster.edf import (
+    EdfError,
+    annotation_variables,
+    check_edf,
+    check_edfs,
+    load_edf,
+    resolve,
+    show_edf,
+)
 
 ANNOTATED = {"com.hooks.cxi.enabled": "true"}
 
@@ -264,6 +272,16 @@ def test_an_image_that_can_not_be_read_leaves_an_error_unless_the_caller_has_the
     (error,) = place.errors(text)
     assert "can't be read here" in error.message
     assert place.load(text, V="host").env == {"A": "host"}
+
+
+def test_what_is_not_here_is_told_where_it_is_asked_for(place):
+    base = place.write('\nimage = "/nowhere/x.sqsh"\n', "base")
+    path = place.write('base_environment = "base"\nmounts = [\n  "/",\n  "/nowhere",\n]\n')
+    checked = check_edf("x", environment=place.environment, directory=place.folder, here=True)
+    assert [(each.file, each.line, each.key) for each in checked.diagnostics if each.severity == "error"] == [
+        (base, 2, "image"),
+        (path, 4, "mounts[1]"),
+    ]
 
 
 def test_unknown_keys_are_told_with_the_nearest(place):

@@ -7,6 +7,7 @@ from pathlib import Path
 from .dialects import Dialect
 from .here import check_here, check_mount, unseen
 from .inherit import Bases
+from .model import Diagnostic
 from .resolve import Resolution, resolve
 from .show import as_json, show_edf
 
@@ -28,13 +29,22 @@ def check_edf(
     )
     if resolution.edf is None or not here:
         return resolution
-    found = (*check_here(resolution.edf), *unseen(resolution.edf))
+    seen = (*check_here(resolution.edf), *unseen(resolution.edf))
+    found = tuple(_placed(each, resolution) for each in seen)
     return Resolution(
         resolution.file,
         None if any(each.severity == "error" for each in found) else resolution.edf,
         (*resolution.diagnostics, *found),
-        resolution.origins,
+        resolution.places,
     )
+
+
+def _placed(diagnostic: Diagnostic, resolution: Resolution) -> Diagnostic:
+    """Name the file and line that ask for what is not here, which may be those of a base."""
+    entry = resolution.places.get(diagnostic.key)
+    if entry is None:
+        return diagnostic
+    return entry.diagnostic(diagnostic.code, diagnostic.message, diagnostic.fix, severity=diagnostic.severity)
 
 
 def check_edfs(

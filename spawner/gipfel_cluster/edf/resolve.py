@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .dialects import Dialect
+from .entry import Entry
 from .inherit import Bases, Chain, merge
 from .lint import Subject, lint
 from .lookup import find_edf
@@ -21,8 +22,13 @@ class Resolution:
     #: None where there are errors.
     edf: Edf | None
     diagnostics: tuple[Diagnostic, ...]
-    #: Key to the file that its value comes from; ``mounts[0]`` is the first mount of the resolved EDF.
-    origins: dict[str, str] = field(default_factory=dict)
+    #: What each value is made of; ``mounts[0]`` is the first mount of the resolved EDF.
+    places: Mapping[str, Entry] = field(default_factory=dict)
+
+    @property
+    def origins(self) -> dict[str, str]:
+        """Key to the file that its value comes from."""
+        return {key: entry.file for key, entry in self.places.items()}
 
 
 def load_edf(
@@ -94,4 +100,4 @@ def _resolved(
     )
     found = (*chain.diagnostics, *resolver.diagnostics, *lint(subject))
     valid = all(each.severity != "error" for each in found)
-    return Resolution(str(path), edf if valid else None, found, resolver.origins)
+    return Resolution(str(path), edf if valid else None, found, resolver.places)

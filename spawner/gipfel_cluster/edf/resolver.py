@@ -26,8 +26,8 @@ class Resolver:
         self._directory = directory
         self._dialect: Dialect = dialect
         self.diagnostics: list[Diagnostic] = []
-        #: Key to file; ``mounts[0]`` is the first of the resolved ones.
-        self.origins: dict[str, str] = {}
+        #: What each value is made of; ``mounts[0]`` is the first of the resolved ones.
+        self.places: dict[str, Entry] = {}
         #: Every mount in its order, also the same one twice, with the entry that asks for it.
         self.mounts: list[tuple[Entry, Mount]] = []
 
@@ -100,35 +100,35 @@ class Resolver:
         entry = self._document.scalars.get(key)
         if entry is None:
             return default
-        self.origins[key] = entry.file
+        self.places[key] = entry
         return entry.text == "true"
 
     def _image(self) -> str:
         entry = self._document.scalars.get("image")
         if entry is None:
             return ""
-        self.origins["image"] = entry.file
+        self.places["image"] = entry
         return self._path(entry, self._expand(entry, self._host.get))
 
     def _workdir(self, lookup: Lookup) -> str:
         entry = self._document.scalars.get("workdir")
         if entry is None:
             return ""
-        self.origins["workdir"] = entry.file
+        self.places["workdir"] = entry
         workdir = self._path(entry, self._expand(entry, lookup))
         if workdir and not workdir.startswith("/"):
             self._refuse(entry, "relative-path", f"{workdir!r} is no absolute path.", "Begin it with '/'.")
         return workdir
 
     def _table(self, key: str, entries: Mapping[str, Entry], lookup: Lookup) -> dict[str, str]:
-        self.origins.update((f"{key}.{name}", entry.file) for name, entry in entries.items())
+        self.places.update((f"{key}.{name}", entry) for name, entry in entries.items())
         return {name: self._expand(entry, lookup) for name, entry in entries.items()}
 
     def _devices(self, lookup: Lookup) -> tuple[str, ...]:
         unique: dict[str, Entry] = {}
         for entry in self._document.devices:
             unique.setdefault(self._expand(entry, lookup), entry)
-        self.origins.update((f"devices[{index}]", entry.file) for index, entry in enumerate(unique.values()))
+        self.places.update((f"devices[{index}]", entry) for index, entry in enumerate(unique.values()))
         return tuple(unique)
 
     def _unique_mounts(self, lookup: Lookup) -> tuple[Mount, ...]:
@@ -137,7 +137,7 @@ class Resolver:
             if (mount := self._mount(entry, lookup)) is not None:
                 self.mounts.append((entry, mount))
                 unique.setdefault(mount, entry)
-        self.origins.update((f"mounts[{index}]", entry.file) for index, entry in enumerate(unique.values()))
+        self.places.update((f"mounts[{index}]", entry) for index, entry in enumerate(unique.values()))
         return tuple(unique)
 
     def _mount(self, entry: Entry, lookup: Lookup) -> Mount | None:

@@ -36,8 +36,9 @@ def show_edf(resolution: Resolution, *, origin: bool = False) -> list[str]:
         else:
             rows.append((key, key, value))
     lines = []
+    origins = resolution.origins if origin else {}
     for shown, key, value in rows:
         text = str(value).lower() if isinstance(value, bool) else str(value)
-        source = f"    # {resolution.origins.get(key, 'default')}" if origin else ""
+        source = f"    # {origins.get(key, 'default')}" if origin else ""
         lines.append(f"{shown} = {text}{source}")
     return lines
