@@ -41,7 +41,7 @@ def test_one_base_or_several():
         ("image = 3\n", 1, "image", "type"),
         ('\nwritable = "yes"\n', 2, "writable", "type"),
         ('mounts = "/a:/b"\n', 1, "mounts", "type"),
-        ('mounts = ["/a:/b",\n 3]\n', 1, "mounts[1]", "type"),
+        ('mounts = ["/a:/b",\n 3]\n', 2, "mounts[1]", "type"),
         ("[env]\nX = '1'\nA = 3\n", 3, "env.A", "type"),
         ("[env]\nA = true\n", 2, "env.A", "type"),
         ("[env]\n'A B' = 'x'\n", 2, "env.A B", "env-name"),

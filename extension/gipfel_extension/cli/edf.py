@@ -5,10 +5,22 @@ import os
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from .terminal import examples, tell
+
+if TYPE_CHECKING:
+    from gipfel_cluster.edf import Dialect
+
+_dialect = click.option(
+    "--dialect",
+    type=click.Choice(["ce", "sarus", "pyxis"]),
+    default="ce",
+    show_default=True,
+    help="Who is going to read the EDF: the Container Engine, the Sarus Suite, or upstream Pyxis.",
+)
 
 
 @click.group(
@@ -29,12 +41,14 @@ def edf() -> None:
     epilog=examples(
         "gipfel edf check ./my-env.toml",
         "gipfel edf check ~/.edf --here --json",
+        "gipfel edf check my-env --dialect sarus",
     )
 )
 @click.argument("names", metavar="FILE|NAME|DIR...", nargs=-1, required=True)
 @click.option("--here", is_flag=True, help="Image and mount sources must exist on this machine.")
+@_dialect
 @click.option("--json", "as_document", is_flag=True, help="One JSON document on stdout, nothing else.")
-def check(names: tuple[str, ...], *, here: bool, as_document: bool) -> int:
+def check(names: tuple[str, ...], *, here: bool, dialect: "Dialect", as_document: bool) -> int:
     """Say what is wrong with environments; a folder stands for its .toml files.
 
     Exit status: 0 all are valid, 1 one is not, 2 wrong command line.
@@ -42,7 +56,9 @@ def check(names: tuple[str, ...], *, here: bool, as_document: bool) -> int:
     from gipfel_cluster.edf import as_json, check_edfs  # noqa: PLC0415
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415
 
-    checked = check_edfs(_expanded(names), environment=os.environ, directory=_directory(), here=here)
+    checked = check_edfs(
+        _expanded(names), environment=os.environ, directory=_directory(), here=here, dialect=dialect
+    )
     if as_document:
         answers = [as_json(each) for each in checked]
         single = len(names) == len(answers) == 1 and not Path(_expanded(names)[0]).is_dir()
@@ -64,18 +80,30 @@ def check(names: tuple[str, ...], *, here: bool, as_document: bool) -> int:
 )
 @click.argument("name", metavar="FILE|NAME")
 @click.option("--origin", is_flag=True, help="Also from which file each value comes.")
+@_dialect
 @click.option("--json", "as_document", is_flag=True, help="One JSON document on stdout, nothing else.")
-def show(name: str, *, origin: bool, as_document: bool) -> int:
+def show(name: str, *, origin: bool, dialect: "Dialect", as_document: bool) -> int:
     """Show an environment as it is resolved: bases merged, variables expanded."""
     from gipfel_cluster.edf import EdfError, as_json, check_edf, show_edf  # noqa: PLC0415
 
-    resolution = check_edf(*_expanded((name,)), environment=os.environ, directory=_directory())
+    resolution = check_edf(
+        *_expanded((name,)), environment=os.environ, directory=_directory(), dialect=dialect
+    )
     if as_document:
-        click.echo(json.dumps(as_json(resolution)))
+        click.echo(json.dumps(as_json(resolution, origin=origin)))
         return 0 if resolution.edf else 1
     if resolution.edf is None:
         raise EdfError(resolution.diagnostics)
     click.echo("\n".join(show_edf(resolution, origin=origin)))
+    return 0
+
+
+@edf.command(epilog=examples("gipfel edf schema > edf.schema.json"))
+def schema() -> int:
+    """Print the JSON Schema of an EDF, for editors and forms."""
+    from gipfel_cluster.edf.written import schema_text  # noqa: PLC0415
+
+    click.echo(schema_text(), nl=False)
     return 0
 
 

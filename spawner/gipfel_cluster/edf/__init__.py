@@ -1,16 +1,21 @@
 """Environment definition files (EDF): found, read, inherited, expanded and checked."""
 
+from .annotations import annotation_variables
 from .check import as_json, check_edf, check_edfs, check_here, show_edf
+from .dialects import DIALECTS, Dialect
 from .lookup import find_edf, list_edfs
 from .model import Diagnostic, Edf, EdfError, Mount
-from .resolve import Resolution, load_edf, resolve
+from .resolve import Resolution, load_edf, resolve, resolve_text
 
 __all__ = [
+    "DIALECTS",
     "Diagnostic",
+    "Dialect",
     "Edf",
     "EdfError",
     "Mount",
     "Resolution",
+    "annotation_variables",
     "as_json",
     "check_edf",
     "check_edfs",
@@ -19,5 +24,6 @@ __all__ = [
     "list_edfs",
     "load_edf",
     "resolve",
+    "resolve_text",
     "show_edf",
 ]

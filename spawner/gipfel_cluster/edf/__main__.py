@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 from .check import as_json, check_edf, check_edfs, show_edf
+from .dialects import DIALECTS
 from .lookup import list_edfs
+from .written import schema_text
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -16,11 +18,14 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser("check", help="what is wrong with EDFs")
     check.add_argument("names", nargs="+", metavar="FILE|NAME|DIR")
     check.add_argument("--here", action="store_true", help="image and mount sources must exist")
+    check.add_argument("--dialect", choices=DIALECTS, default="ce", help="who is going to read it")
     check.add_argument("--json", action="store_true")
     show = commands.add_parser("show", help="an EDF as it is resolved")
     show.add_argument("name", metavar="FILE|NAME")
     show.add_argument("--origin", action="store_true", help="from which file each value comes")
     show.add_argument("--json", action="store_true")
+    show.add_argument("--dialect", choices=DIALECTS, default="ce", help="who is going to read it")
+    commands.add_parser("schema", help="the JSON Schema of an EDF, for editors and forms")
     names = commands.add_parser("list", help="the names on the search path")
     names.add_argument("--json", action="store_true")
     return parser
@@ -34,12 +39,24 @@ def main(arguments: list[str] | None = None) -> int:
         found = list_edfs(environment=environment)
         _write(json.dumps(found) if options.json else "\n".join(found))
         return 0
+    if options.command == "schema":
+        _write(schema_text().rstrip("\n"))
+        return 0
     if options.command == "show":
-        resolution = check_edf(options.name, environment=environment, directory=directory)
+        resolution = check_edf(
+            options.name, environment=environment, directory=directory, dialect=options.dialect
+        )
         shown = show_edf(resolution, origin=options.origin)
-        _write(json.dumps(as_json(resolution)) if options.json else "\n".join(shown))
+        document = as_json(resolution, origin=options.origin)
+        _write(json.dumps(document) if options.json else "\n".join(shown))
         return 0 if resolution.edf else 1
-    checked = check_edfs(options.names, environment=environment, directory=directory, here=options.here)
+    checked = check_edfs(
+        options.names,
+        environment=environment,
+        directory=directory,
+        here=options.here,
+        dialect=options.dialect,
+    )
     if options.json:
         answers = [as_json(each) for each in checked]
         _write(json.dumps(answers[0] if len(answers) == len(options.names) == 1 else answers))

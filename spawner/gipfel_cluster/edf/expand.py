@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 
 _TOKEN = re.compile(r"\$\$\{|\$\{(?P<body>[^}]*)\}|\$\{")
-_OPAQUE = re.compile(r"\$?\$\{[^}]*\}")
+_COLON = re.compile(r"\$?\$\{[^}]*\}|:")
 _BODY = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<fallback>:-(?P<value>.*))?", re.DOTALL)
 _UNBRACED = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 
@@ -34,6 +34,8 @@ def expand(text: str, lookup: Lookup) -> str:
     ExpansionError
         A variable isn't defined, a brace isn't closed, or the form is none of the three that EDFs have.
     """
+    if "${" not in text:
+        return text
 
     def replace(match: re.Match[str]) -> str:
         if match[0] == "$${":
@@ -72,15 +74,17 @@ def _value(body: str, lookup: Lookup) -> str:
 
 def split_fields(text: str) -> tuple[str, ...]:
     """Split at every colon that isn't inside ``${…}``."""
+    # Behind the last brace nothing is closed any more, and looking for what closes it would take n² steps.
+    end = text.rfind("}") + 1 if "${" in text else 0
     fields, start = [], 0
-    hidden = [match.span() for match in _OPAQUE.finditer(text)]
-    for position, character in enumerate(text):
-        if character == ":" and not any(first <= position < last for first, last in hidden):
-            fields.append(text[start:position])
-            start = position + 1
-    return (*fields, text[start:])
+    for match in _COLON.finditer(text, 0, end):
+        if match[0] == ":":
+            fields.append(text[start : match.start()])
+            start = match.end()
+    first, *rest = text[end:].split(":")
+    return (*fields, text[start:end] + first, *rest)
 
 
 def unbraced_variables(text: str) -> tuple[str, ...]:
     """List the names that are written ``$NAME``, which stays as it is because the braces are missing."""
-    return tuple(_UNBRACED.findall(text))
+    return tuple(_UNBRACED.findall(text)) if "$" in text else ()

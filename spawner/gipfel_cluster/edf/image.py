@@ -1,16 +1,20 @@
 """What can be learnt from an image on this machine without entering it."""
 
+import functools
 import os
+import stat
 import struct
-import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from ..environment import parse_environment
 from ..model import GipfelError
+from .inside import read_inside
+from .oci import oci_environment
 
 _MAGIC = b"hsqs"
 _SUPERBLOCK = struct.Struct("<4sIIIIHHHHHHQQ")  # magic … flags, ids, major, minor, root inode, bytes used
-_SECONDS = 10.0
+_MOST = 1 << 16  # bytes of an /etc/environment
 
 
 def check_image(path: Path) -> None:
@@ -57,19 +61,26 @@ def _check_superblock(path: Path, head: bytes, size: int) -> None:
         )
 
 
-def image_environment(path: Path) -> dict[str, str]:
-    """Read what an image brings in its ``/etc/environment``; empty where that can't be read."""
+def image_environment(path: Path) -> Mapping[str, str]:
+    """Read what an image brings: its OCI configuration, and over it its ``/etc/environment``."""
     try:
-        if path.is_dir():
-            file = path / "etc/environment"
-            return parse_environment(file.read_text(errors="replace")) if file.is_file() else {}
-        answer = subprocess.run(
-            ["unsquashfs", "-cat", str(path), "etc/environment"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_SECONDS,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
+        state = path.stat()
+    except (OSError, ValueError):
         return {}
-    return parse_environment(answer.stdout.decode(errors="replace"))
+    if stat.S_ISDIR(state.st_mode):
+        return oci_environment(path) | parse_environment(
+            _text(read_inside(path, ("etc/environment",), _MOST))
+        )
+    return _of_squashfs(path, state.st_mtime_ns, state.st_size)
+
+
+@functools.lru_cache(maxsize=64)
+def _of_squashfs(path: Path, _changed: int, size: int) -> Mapping[str, str]:
+    """Read it once as long as the file stays as it is, however many EDFs share the image."""
+    if size < _SUPERBLOCK.size:
+        return {}
+    return parse_environment(_text(read_inside(path, ("etc/environment",), _MOST)))
+
+
+def _text(content: bytes | None) -> str:
+    return (content or b"").decode(errors="replace")

@@ -3,14 +3,17 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from .entry import Document, Entry
 from .expand import ExpansionError, Lookup, expand
 from .lookup import read_edf_text
 from .model import Diagnostic, EdfError
-from .parse import Document, Entry, parse
+from .parse import parse
 
 LEVELS = 10
 FILES = 200
 Find = Callable[[str], Path]
+#: Files that were read as a base, with what is wrong with each.
+Bases = dict[Path, tuple[Document, list[Diagnostic]]]
 
 
 class Chain:
@@ -22,26 +25,34 @@ class Chain:
         Turns a name or path into the file; raises `EdfError`.
     lookup
         The variables that names of bases may hold.
+    bases
+        What was read before for another EDF, to which bases are added.
     """
 
-    def __init__(self, find: Find, lookup: Lookup) -> None:
+    def __init__(self, find: Find, lookup: Lookup, bases: Bases | None = None) -> None:
         self._find = find
         self._lookup = lookup
+        self._bases = {} if bases is None else bases
         self.documents: list[Document] = []
         self.sources: list[str] = []
         self.diagnostics: list[Diagnostic] = []
 
     def read(self, path: Path) -> None:
         """Read a file and, before it, its bases."""
-        self._read(path, ())
-
-    def _read(self, path: Path, above: tuple[Path, ...]) -> None:
         try:
             text = read_edf_text(path)
         except EdfError as error:
             self.diagnostics.extend(error.diagnostics)
             return
-        document, diagnostics = parse(text, str(path))
+        self.read_text(text, path)
+
+    def read_text(self, text: str, path: Path) -> None:
+        """Like `read`, for a file of which the text is known already."""
+        self._take(*parse(text, str(path)), path, ())
+
+    def _take(
+        self, document: Document, diagnostics: list[Diagnostic], path: Path, above: tuple[Path, ...]
+    ) -> None:
         self.diagnostics.extend(diagnostics)
         for entry in document.base:
             self._read_base(entry, (*above, path))
@@ -60,21 +71,35 @@ class Chain:
             message = f"the base {what.file!r} can't be used: {what.message}"
             self.diagnostics.append(entry.diagnostic("base", message, what.fix))
             return
-        shown = " -> ".join(str(each) for each in (*chain, base))
-        if base.resolve() in (each.resolve() for each in chain):
-            self.diagnostics.append(
-                entry.diagnostic("cycle", f"the bases lead back to themselves: {shown}.", "Take one out.")
-            )
+        if _leads_back(base, chain):
+            message = f"the bases lead back to themselves: {_shown(chain, base)}."
+            self.diagnostics.append(entry.diagnostic("cycle", message, "Take one out."))
         elif len(self.documents) >= FILES:
             self.diagnostics.append(
                 entry.diagnostic("files", f"more than {FILES} bases in all.", "List each base once.")
             )
         elif len(chain) > LEVELS:
-            self.diagnostics.append(
-                entry.diagnostic("levels", f"more than {LEVELS} levels of bases: {shown}.", "Merge some.")
-            )
+            message = f"more than {LEVELS} levels of bases: {_shown(chain, base)}."
+            self.diagnostics.append(entry.diagnostic("levels", message, "Merge some."))
         else:
-            self._read(base, chain)
+            self._take_base(base, chain)
+
+    def _take_base(self, path: Path, chain: tuple[Path, ...]) -> None:
+        if path not in self._bases:
+            try:
+                self._bases[path] = parse(read_edf_text(path), str(path))
+            except EdfError as error:
+                self._bases[path] = (Document(), list(error.diagnostics))
+        self._take(*self._bases[path], path, chain)
+
+
+def _leads_back(base: Path, chain: tuple[Path, ...]) -> bool:
+    # A link to the only file above is seen one level further down.
+    return base in chain or (len(chain) > 1 and base.resolve() in {each.resolve() for each in chain})
+
+
+def _shown(chain: tuple[Path, ...], base: Path) -> str:
+    return " -> ".join(str(each) for each in (*chain, base))
 
 
 def merge(documents: list[Document]) -> Document:

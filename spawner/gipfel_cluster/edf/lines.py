@@ -1,49 +1,113 @@
-"""Where a key stands in a TOML file, for messages; the parser of the standard library does not tell."""
+"""Where each value of a TOML file stands, for messages; the parser of the standard library does not tell.
 
+The text is known to be TOML, so this only walks over it. Where it loses its way, what was found so far stays.
+"""
+
+import bisect
 import re
+import tomllib
 
-_PART = r"""(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')"""
-_DOTTED = rf"{_PART}(?:\s*\.\s*{_PART})*"
-_HEADER = re.compile(rf"\s*\[\s*({_DOTTED})\s*\]\s*(?:#.*)?")
-_KEY = re.compile(rf"\s*({_DOTTED})\s*=")
+_BLANK = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)*")
+_KEY = re.compile(r"""[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'""")
+_SCALAR = re.compile(
+    r'''"""(?:[^\\]|\\.)*?"{3,5}|\'\'\'.*?\'{3,5}|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|[^,\]}#\n]+''', re.DOTALL
+)
 
-
-def _parts(dotted: str) -> tuple[str, ...]:
-    return tuple(part.strip("\"'") for part in re.findall(_PART, dotted))
+#: Keys of tables and positions in arrays, from the top of the file.
+Path = tuple[str | int, ...]
 
 
 class Lines:
-    """Line numbers of the keys of one file, counted from 1; a good guess where the file is unusual."""
+    """Line numbers of the values of one file, counted from 1."""
 
     def __init__(self, text: str) -> None:
-        self._text = text.splitlines()
-        self._keys: dict[tuple[str, ...], int] = {}
-        header: tuple[str, ...] = ()
-        inside = ""  # the quotes that would end the multi-line string we are in
-        for number, line in enumerate(self._text, start=1):
-            if not inside:
-                if match := _HEADER.fullmatch(line):
-                    header = _parts(match[1])
-                    self._keys.setdefault(header, number)
-                elif match := _KEY.match(line):
-                    self._keys.setdefault((*header, *_parts(match[1])), number)
-            for quotes in re.findall(r'"""|\'\'\'', line):
-                inside = "" if quotes == inside else inside or quotes
+        self._text = text
+        self._breaks = [match.start() for match in re.finditer("\n", text)]
+        self._found: dict[Path, int] = {}
+        try:
+            self._read()
+        except (_LostError, IndexError, RecursionError):
+            return
 
-    def of(self, *key: str) -> int | None:
-        """Give the line of a key, else that of the table around it."""
-        for end in range(len(key), 0, -1):
-            if (line := self._keys.get(key[:end])) is not None:
+    def of(self, *path: str | int) -> int | None:
+        """Give the line of a value, else that of what is around it."""
+        for end in range(len(path), 0, -1):
+            if (line := self._found.get(path[:end])) is not None:
                 return line
         return None
 
-    def of_item(self, key: str, item: str) -> int | None:
-        """Give the line of one string of an array, else that of the array."""
-        start = self.of(key)
-        if start is None:
-            return None
-        for number in range(start, len(self._text) + 1):
-            line = self._text[number - 1]
-            if f'"{item}"' in line or f"'{item}'" in line:
-                return number
-        return start
+    def _read(self) -> None:
+        position, header = self._skip(0), Path()
+        while position < len(self._text):
+            if self._text[position] == "[":
+                start = position
+                position += 2 if self._text.startswith("[[", position) else 1
+                header, position = self._key(position)
+                self._note(header, start)
+                while position < len(self._text) and self._text[position] == "]":
+                    position += 1
+            else:
+                position = self._pair(header, position)
+            position = self._skip(position)
+
+    def _note(self, path: Path, position: int) -> None:
+        self._found.setdefault(path, bisect.bisect_left(self._breaks, position) + 1)
+
+    def _skip(self, position: int) -> int:
+        match = _BLANK.match(self._text, position)
+        return match.end() if match else position
+
+    def _key(self, position: int) -> tuple[Path, int]:
+        """Read a dotted key, and the position behind it and its blanks."""
+        parts: list[str] = []
+        while True:
+            match = _KEY.match(self._text, self._skip(position))
+            if match is None:
+                raise _LostError
+            parts.append(_unquoted(match[0]))
+            position = self._skip(match.end())
+            if self._text[position] != ".":
+                return tuple(parts), position
+            position += 1
+
+    def _pair(self, table: Path, position: int) -> int:
+        key, after = self._key(position)
+        path = (*table, *key)
+        for end in range(len(table) + 1, len(path) + 1):
+            self._note(path[:end], position)
+        if self._text[after] != "=":
+            raise _LostError
+        return self._value(path, self._skip(after + 1))
+
+    def _value(self, path: Path, position: int) -> int:
+        opened = self._text[position]
+        if opened not in "[{":
+            match = _SCALAR.match(self._text, position)
+            if match is None:
+                raise _LostError
+            return match.end()
+        closed, index = "]" if opened == "[" else "}", 0
+        position = self._skip(position + 1)
+        while self._text[position] != closed:
+            if opened == "[":
+                item = (*path, index)
+                self._note(item, position)
+                position = self._skip(self._value(item, position))
+                index += 1
+            else:
+                position = self._skip(self._pair(path, position))
+            if self._text[position] == ",":
+                position = self._skip(position + 1)
+            elif self._text[position] != closed:
+                raise _LostError
+        return position + 1
+
+
+class _LostError(Exception):
+    """The text isn't what it seemed to be."""
+
+
+def _unquoted(key: str) -> str:
+    if "\\" in key:
+        return str(tomllib.loads(f"key = {key}")["key"])
+    return key.strip("\"'") if key[0] in "\"'" else key

@@ -1,6 +1,7 @@
 """Where an EDF is: a path, or a name on the search path."""
 
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -65,11 +66,17 @@ def read_edf_text(path: Path) -> str:
         It can't be read, is no regular file, is larger than 1 MiB or isn't UTF-8.
     """
     try:
-        if not path.is_file():
-            kind = "is a folder" if path.is_dir() else "is no regular file"
-            raise _unreadable(path, f"{kind if path.exists() else 'does not exist'}.")
-        with path.open("rb") as file:
+        if not str(path).isascii():
+            str(path).encode()
+        with open(path, "rb", opener=_open) as file:
+            kind = os.fstat(file.fileno()).st_mode
+            if not stat.S_ISREG(kind):
+                raise _unreadable(path, "is no regular file.")
             content = file.read(_TOO_LARGE + 1)
+    except IsADirectoryError as error:
+        raise _unreadable(path, "is a folder.") from error
+    except UnicodeEncodeError as error:
+        raise _unreadable(path, "has a name that is no UTF-8 text.") from error
     except OSError as error:
         raise _unreadable(path, f"can't be read: {error.strerror}.") from error
     if len(content) > _TOO_LARGE:
@@ -79,6 +86,11 @@ def read_edf_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         raise _unreadable(path, "is no UTF-8 text.", line) from error
+
+
+def _open(path: str, flags: int) -> int:
+    """Open without waiting for the other end of a pipe."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def list_edfs(*, environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -99,7 +111,7 @@ def _home(environment: Mapping[str, str]) -> Path:
 def _expanded(path: str, environment: Mapping[str, str], directory: Path) -> Path:
     if path.startswith("~/"):
         return _home(environment) / path[2:]
-    return Path(os.path.normpath(directory / path))
+    return Path(os.path.normpath(os.path.join(directory, path)))  # noqa: PTH118 - a Path costs more
 
 
 def _not_found(file: str, message: str, fix: str) -> EdfError:

@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from ..model import Frozen, GipfelError, one_line
+
+Severity = Literal["error", "warning"]
 
 
 class Mount(Frozen):
@@ -58,15 +60,24 @@ class Edf(Frozen):
 
 
 class Diagnostic(Frozen):
-    """One thing about an EDF that a person should know, as one line."""
+    """One thing about an EDF that a person should know, as one line.
 
-    severity: Literal["error", "warning"]
+    The message says what is wrong and what that causes; an error always causes that the EDF isn't used.
+    """
+
+    severity: Severity
     code: str
     file: str
     line: int | None
     key: str
     message: str
     fix: str = ""
+
+    @field_validator("file", "key", "message", "fix", mode="before")
+    @classmethod
+    def _readable(cls, text: str) -> str:
+        """A file's name or a variable may hold bytes that are no UTF-8, which no JSON could carry."""
+        return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
     @property
     def where(self) -> str:

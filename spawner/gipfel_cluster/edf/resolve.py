@@ -1,19 +1,17 @@
 """From a name to a resolved EDF: find, read with its bases, merge, expand, check."""
 
 import functools
-import os
-import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .expand import ExpansionError, Lookup, expand, split_fields
-from .image import image_environment
-from .inherit import Chain, merge
-from .lint import KNOWN_FLAGS, lint
+from .dialects import Dialect
+from .entry import Entry
+from .inherit import Bases, Chain, merge
+from .lint import Subject, lint
 from .lookup import find_edf
-from .model import Diagnostic, Edf, EdfError, Mount
-from .parse import Document, Entry
+from .model import Diagnostic, Edf, EdfError
+from .resolver import Resolver
 
 
 @dataclass(frozen=True)
@@ -24,11 +22,18 @@ class Resolution:
     #: None where there are errors.
     edf: Edf | None
     diagnostics: tuple[Diagnostic, ...]
-    #: Key to the file that its value comes from.
-    origins: dict[str, str] = field(default_factory=dict)
+    #: What each value is made of; ``mounts[0]`` is the first mount of the resolved EDF.
+    places: Mapping[str, Entry] = field(default_factory=dict)
+
+    @property
+    def origins(self) -> dict[str, str]:
+        """Key to the file that its value comes from."""
+        return {key: entry.file for key, entry in self.places.items()}
 
 
-def load_edf(name_or_path: str, *, environment: Mapping[str, str], directory: Path) -> Edf:
+def load_edf(
+    name_or_path: str, *, environment: Mapping[str, str], directory: Path, dialect: Dialect = "ce"
+) -> Edf:
     """Find, read and resolve an EDF.
 
     Parameters
@@ -43,127 +48,56 @@ def load_edf(name_or_path: str, *, environment: Mapping[str, str], directory: Pa
     EdfError
         It can't be found or read, or says something wrong; every error is in its ``diagnostics``.
     """
-    resolution = resolve(name_or_path, environment=environment, directory=directory)
+    resolution = resolve(name_or_path, environment=environment, directory=directory, dialect=dialect)
     if resolution.edf is None:
         raise EdfError(resolution.diagnostics)
     return resolution.edf
 
 
-def resolve(name_or_path: str, *, environment: Mapping[str, str], directory: Path) -> Resolution:
-    """Like `load_edf`, but errors are in the result."""
+def resolve(
+    name_or_path: str,
+    *,
+    environment: Mapping[str, str],
+    directory: Path,
+    dialect: Dialect = "ce",
+    bases: Bases | None = None,
+) -> Resolution:
+    """Like `load_edf`, but errors are in the result; ``bases`` remembers the files that many EDFs share."""
     find = functools.partial(find_edf, environment=environment, directory=directory)
     try:
         path = find(name_or_path)
     except EdfError as error:
         return Resolution(error.diagnostics[0].file, None, error.diagnostics)
-    chain = Chain(find, environment.get)
+    chain = Chain(find, environment.get, bases)
     chain.read(path)
+    return _resolved(chain, path, environment, directory, dialect)
+
+
+def resolve_text(
+    text: str, *, file: str, environment: Mapping[str, str], directory: Path, dialect: Dialect = "ce"
+) -> Resolution:
+    """Like `resolve`, for an EDF that is not on disk yet: an editor's or a form's; ``file`` names it."""
+    chain = Chain(functools.partial(find_edf, environment=environment, directory=directory), environment.get)
+    chain.read_text(text, Path(file))
+    return _resolved(chain, Path(file), environment, directory, dialect)
+
+
+def _resolved(
+    chain: Chain, path: Path, environment: Mapping[str, str], directory: Path, dialect: Dialect
+) -> Resolution:
+    if not chain.documents:
+        return Resolution(str(path), None, tuple(chain.diagnostics))
     merged = merge(chain.documents)
-    resolver = _Resolver(merged, environment, directory)
+    resolver = Resolver(merged, environment, directory, dialect)
     edf = resolver.resolve(path, tuple(chain.sources))
-    diagnostics = (*chain.diagnostics, *resolver.diagnostics, *lint(merged))
-    valid = all(each.severity != "error" for each in diagnostics)
-    origins = {entry.key: entry.file for entry in merged.entries()}
-    return Resolution(str(path), edf if valid else None, diagnostics, origins)
-
-
-class _Resolver:
-    """Expands the values of one merged document and collects what is wrong with them."""
-
-    def __init__(self, document: Document, environment: Mapping[str, str], directory: Path) -> None:
-        self._document = document
-        self._host = environment
-        self._directory = directory
-        self.diagnostics: list[Diagnostic] = []
-
-    def resolve(self, path: Path, sources: tuple[str, ...]) -> Edf:
-        scalars = self._document.scalars
-        image = self._image()
-        lookup = self._lookup(image)
-        writable = scalars.get("writable")
-        entrypoint = scalars.get("entrypoint")
-        mounts = [self._mount(entry, lookup) for entry in self._document.mounts]
-        return Edf(
-            name=path.stem,
-            path=str(path),
-            image=image,
-            workdir=self._workdir(lookup),
-            entrypoint=entrypoint is not None and entrypoint.text == "true",
-            writable=writable is None or writable.text == "true",
-            mounts=tuple(dict.fromkeys(mount for mount in mounts if mount is not None)),
-            env={name: self._expand(entry, lookup) for name, entry in self._document.env.items()},
-            annotations={
-                name: self._expand(entry, lookup) for name, entry in self._document.annotations.items()
-            },
-            devices=tuple(dict.fromkeys(self._expand(entry, lookup) for entry in self._document.devices)),
-            sources=sources,
-        )
-
-    def _refuse(self, entry: Entry, code: str, message: str, fix: str) -> None:
-        self.diagnostics.append(entry.diagnostic(code, message, fix))
-
-    def _expand(self, entry: Entry, lookup: Lookup, text: str | None = None) -> str:
-        try:
-            value = expand(entry.text if text is None else text, lookup)
-        except ExpansionError as error:
-            self._refuse(entry, error.code, error.message, error.fix)
-            return ""
-        if any(character in value for character in "\n\r\0"):
-            self._refuse(entry, "line-break", "the value holds a line break or NUL.", "Write it on one line.")
-        return value
-
-    def _image(self) -> str:
-        entry = self._document.scalars.get("image")
-        if entry is None:
-            return ""
-        return self._path(self._expand(entry, self._host.get))
-
-    def _lookup(self, image: str) -> Lookup:
-        """Variables of the image, which is opened when the first one is asked for, then those of the host."""
-
-        @functools.cache
-        def of_image() -> Mapping[str, str]:
-            return image_environment(Path(image)) if image.startswith("/") else {}
-
-        return lambda name: of_image().get(name, self._host.get(name))
-
-    def _path(self, path: str) -> str:
-        """Make a path that begins with a dot absolute and leave any other as it is."""
-        return os.path.normpath(self._directory / path) if path.partition("/")[0] in {".", ".."} else path
-
-    def _workdir(self, lookup: Lookup) -> str:
-        entry = self._document.scalars.get("workdir")
-        workdir = "" if entry is None else self._path(self._expand(entry, lookup))
-        if entry is not None and workdir and not workdir.startswith("/"):
-            self._refuse(entry, "relative-path", f"{workdir!r} is no absolute path.", "Begin it with '/'.")
-        return workdir
-
-    def _mount(self, entry: Entry, lookup: Lookup) -> Mount | None:
-        errors = len(self.diagnostics)
-        source, *rest = (self._expand(entry, lookup, field) for field in split_fields(entry.text))
-        source = self._path(source)
-        destination = rest[0] if rest else source
-        flags = tuple(rest[1].split("+")) if len(rest) > 1 else ()
-        if len(self.diagnostics) > errors:
-            return None
-        if len(rest) > 2:
-            self._refuse(
-                entry, "mount", "a mount has at most three fields.", "Write SOURCE:DESTINATION[:FLAG+FLAG]."
-            )
-        for path, name in ((source, "source"), (destination, "destination")):
-            if not path.startswith("/"):
-                self._refuse(
-                    entry,
-                    "mount-path",
-                    f"the mount's {name} {path!r} is no absolute path.",
-                    "Begin it with '/'" + (" or './'." if name == "source" else "."),
-                )
-        if "sqsh" in flags and len(flags) > 1:
-            self._refuse(entry, "mount-flags", "'sqsh' stands alone as a flag.", "Take the others out.")
-        for flag in sorted(set(flags) - KNOWN_FLAGS):
-            self._refuse(
-                entry, "mount-flags", f"{flag!r} is no mount flag.", "Flags are joined by '+': ro+private."
-            )
-        return Mount(
-            source=posixpath.normpath(source), destination=posixpath.normpath(destination), flags=flags
-        )
+    subject = Subject(
+        document=merged,
+        entries=tuple(merged.entries()),
+        edf=edf,
+        mounts=tuple(resolver.mounts),
+        home=environment.get("HOME", "").rstrip("/"),
+        dialect=dialect,
+    )
+    found = (*chain.diagnostics, *resolver.diagnostics, *lint(subject))
+    valid = all(each.severity != "error" for each in found)
+    return Resolution(str(path), edf if valid else None, found, resolver.places)

@@ -1,0 +1,157 @@
+"""What one of the dialects does not have, or takes otherwise."""
+
+from collections.abc import Iterator
+
+from ..expand import split_fields
+from ..model import Diagnostic
+from .rule import Rule, Subject
+
+
+class SarusOneField(Rule):
+    """A mount of one field, which only CE and Pyxis take for the same path on both sides."""
+
+    code = "sarus-one-field"
+    dialects = ("sarus",)
+    severity = "error"
+    reason = "Sarus refuses a mount of one field"
+    consequence = "the job ends with code 8 before the container starts"
+    fix = "Write {mount}:{mount}."
+
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
+        for entry in subject.document.mounts:
+            if len(split_fields(entry.text)) == 1:
+                yield self.at(entry, mount=entry.text)
+
+
+class SarusSplit(Rule):
+    """A colon inside a variable, where Sarus splits too."""
+
+    code = "sarus-split"
+    dialects = ("sarus",)
+    severity = "error"
+    reason = "Sarus splits a mount at its colons before it looks for variables"
+    consequence = "the default is torn in two and another path is mounted, or none"
+    fix = "Set the variable, and write it without a default."
+
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
+        for entry in subject.document.mounts:
+            if len(split_fields(entry.text)) != entry.text.count(":") + 1:
+                yield self.at(entry)
+
+
+class SarusImage(Rule):
+    """An image that Sarus takes literally, or can't read."""
+
+    code = "sarus-image"
+    dialects = ("sarus",)
+    severity = "error"
+    reason = "Sarus takes images from registries only, and their names without variables"
+    consequence = "the image {image!r} isn't found"
+    fix = "Push the image to a registry and give that name."
+
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
+        entry = subject.document.scalars.get("image")
+        if entry and entry.text.startswith(("/", ".", "${")):
+            yield self.at(entry, image=entry.text)
+
+
+class SquashfsMount(Rule):
+    """``:sqsh``, which only the CE mounts."""
+
+    code = "ce-only-sqsh"
+    dialects = ("sarus", "pyxis")
+    severity = "error"
+    reason = "only the Container Engine mounts a SquashFS file with ':sqsh'"
+    consequence = "Sarus drops the flag and binds the file itself, Pyxis refuses it"
+    fix = "Unpack the file and mount the folder."
+
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
+        for entry, mount in subject.mounts:
+            if "sqsh" in mount.flags:
+                yield self.at(entry)
+
+
+class SarusOnlyDevices(Rule):
+    """``devices``, which only Sarus knows."""
+
+    code = "sarus-only-devices"
+    dialects = ("ce", "pyxis")
+    reason = "only Sarus knows devices"
+    consequence = "another engine ignores the key, and the container gets what its site gives"
+    fix = "Take it out, or check with --dialect sarus."
+
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
+        yield from (self.at(entry) for entry in subject.document.devices[:1])
+
+
+class CeOnlyHook(Rule):
+    """Hooks that Sarus does not have."""
+
+    code = "ce-only-hook"
+    dialects = ("sarus",)
+    reason = "only the Container Engine has the hook {hook}"
+    consequence = "Sarus ignores the annotation"
+    fix = "Take it out, or check with --dialect ce."
+
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
+        for name, entry in subject.document.annotations.items():
+            hook = name.removeprefix("com.hooks.").partition(".")[0]
+            if name.startswith("com.hooks.") and hook in {"ssh", "netstack"}:
+                yield self.at(entry, hook=hook)
+
+
+class PyxisAnnotations(Rule):
+    """Annotations, for which Pyxis has no option."""
+
+    code = "pyxis-annotations"
+    dialects = ("pyxis",)
+    reason = "Pyxis has no option for annotations"
+    consequence = "hooks see them only as OCI_ANNOTATION_… variables, where the site's hooks look for these"
+    fix = "Set what the hook would set in [env]."
+
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
+        yield from (self.at(entry) for entry in list(subject.document.annotations.values())[:1])
+
+
+class PyxisUnset(Rule):
+    """A variable taken away, which Pyxis can't."""
+
+    code = "pyxis-unset"
+    dialects = ("pyxis",)
+    reason = "Pyxis can't unset {name}"
+    consequence = "the image's value stays"
+    fix = "Start the program with 'env -u {name}'."
+
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
+        for name, entry in subject.document.env.items():
+            if not entry.text:
+                yield self.at(entry, name=name)
+
+
+class PyxisSeparator(Rule):
+    """A comma or colon in the path of a mount."""
+
+    code = "pyxis-separator"
+    dialects = ("pyxis",)
+    severity = "error"
+    reason = "Pyxis can't escape the comma or colon in a mount's path"
+    consequence = "the path is torn in two"
+    fix = "Mount it through a link without that character."
+
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
+        for entry, mount in subject.mounts:
+            if any(character in mount.source + mount.destination for character in ",:"):
+                yield self.at(entry)
+
+
+DIALECT_RULES: tuple[Rule, ...] = (
+    SarusOneField(),
+    SarusSplit(),
+    SarusImage(),
+    SquashfsMount(),
+    SarusOnlyDevices(),
+    CeOnlyHook(),
+    PyxisAnnotations(),
+    PyxisUnset(),
+    PyxisSeparator(),
+)

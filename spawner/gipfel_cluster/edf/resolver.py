@@ -1,0 +1,158 @@
+"""The values of one merged document, expanded."""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from .dialects import ENTRYPOINT, Dialect
+from .entry import Document, Entry
+from .expand import ExpansionError, Lookup, expand, split_fields
+from .model import Diagnostic, Edf, Mount
+from .mounts import mount_of
+from .variables import Variables
+
+_BREAK = re.compile("[\n\r\0]")
+
+
+class Resolver:
+    """Expands every value and collects what is wrong with them and where they came from."""
+
+    def __init__(
+        self, document: Document, environment: Mapping[str, str], directory: Path, dialect: Dialect
+    ) -> None:
+        self._document = document
+        self._host = environment
+        self._directory = directory
+        self._dialect: Dialect = dialect
+        self.diagnostics: list[Diagnostic] = []
+        #: What each value is made of; ``mounts[0]`` is the first of the resolved ones.
+        self.places: dict[str, Entry] = {}
+        #: Every mount in its order, also the same one twice, with the entry that asks for it.
+        self.mounts: list[tuple[Entry, Mount]] = []
+
+    def resolve(self, path: Path, sources: tuple[str, ...]) -> Edf:
+        """Make the EDF; it may be used if there is no error among the diagnostics."""
+        document = self._document
+        image = self._image()
+        lookup = Variables(self._host, image)
+        return Edf(
+            name=path.stem,
+            path=str(path),
+            image=image,
+            workdir=self._workdir(lookup),
+            entrypoint=self._flag("entrypoint", default=ENTRYPOINT[self._dialect]),
+            writable=self._flag("writable", default=True),
+            mounts=self._unique_mounts(lookup),
+            env=self._table("env", document.env, lookup),
+            annotations=self._table("annotations", document.annotations, lookup),
+            devices=self._devices(lookup),
+            sources=sources,
+        )
+
+    def _refuse(self, entry: Entry, code: str, message: str, fix: str) -> None:
+        self.diagnostics.append(entry.diagnostic(code, message, fix))
+
+    def _expand(self, entry: Entry, lookup: Lookup, text: str | None = None) -> str:
+        try:
+            value = expand(entry.text if text is None else text, lookup)
+        except ExpansionError as error:
+            message = error.message
+            if error.code == "unknown-variable":
+                message += _where(lookup)
+            self._refuse(entry, error.code, message, error.fix)
+            return ""
+        if isinstance(lookup, Variables) and lookup.image_only:
+            self._tell_image_only(entry, lookup)
+        return self._clean(entry, value)
+
+    def _clean(self, entry: Entry, value: str) -> str:
+        if _BREAK.search(value):
+            self._refuse(entry, "line-break", "the value holds a line break or NUL.", "Write it on one line.")
+            return ""
+        if not value.isascii() and value != value.encode("utf-8", "replace").decode():
+            self._refuse(
+                entry, "no-text", "the value is no UTF-8 text.", "Look at its variables and folders."
+            )
+            return ""
+        return value
+
+    def _tell_image_only(self, entry: Entry, lookup: Variables) -> None:
+        for name in dict.fromkeys(lookup.image_only):
+            self.diagnostics.append(
+                entry.diagnostic(
+                    "image-variable",
+                    f"only the image defines {name}, so it is resolved at start, "
+                    "and an engine that expands on the host alone refuses it.",
+                    f"Write ${{{name}:-default}}, or set {name} where the job is submitted.",
+                    severity="warning",
+                )
+            )
+        lookup.image_only.clear()
+
+    def _path(self, entry: Entry, path: str) -> str:
+        """Make a path that begins with a dot absolute and leave any other as it is."""
+        if path.partition("/")[0] not in {".", ".."}:
+            return path
+        return self._clean(entry, os.path.normpath(self._directory / path))
+
+    def _flag(self, key: str, *, default: bool) -> bool:
+        entry = self._document.scalars.get(key)
+        if entry is None:
+            return default
+        self.places[key] = entry
+        return entry.text == "true"
+
+    def _image(self) -> str:
+        entry = self._document.scalars.get("image")
+        if entry is None:
+            return ""
+        self.places["image"] = entry
+        return self._path(entry, self._expand(entry, self._host.get))
+
+    def _workdir(self, lookup: Lookup) -> str:
+        entry = self._document.scalars.get("workdir")
+        if entry is None:
+            return ""
+        self.places["workdir"] = entry
+        workdir = self._path(entry, self._expand(entry, lookup))
+        if workdir and not workdir.startswith("/"):
+            self._refuse(entry, "relative-path", f"{workdir!r} is no absolute path.", "Begin it with '/'.")
+        return workdir
+
+    def _table(self, key: str, entries: Mapping[str, Entry], lookup: Lookup) -> dict[str, str]:
+        self.places.update((f"{key}.{name}", entry) for name, entry in entries.items())
+        return {name: self._expand(entry, lookup) for name, entry in entries.items()}
+
+    def _devices(self, lookup: Lookup) -> tuple[str, ...]:
+        unique: dict[str, Entry] = {}
+        for entry in self._document.devices:
+            unique.setdefault(self._expand(entry, lookup), entry)
+        self.places.update((f"devices[{index}]", entry) for index, entry in enumerate(unique.values()))
+        return tuple(unique)
+
+    def _unique_mounts(self, lookup: Lookup) -> tuple[Mount, ...]:
+        unique: dict[Mount, Entry] = {}
+        for entry in self._document.mounts:
+            if (mount := self._mount(entry, lookup)) is not None:
+                self.mounts.append((entry, mount))
+                unique.setdefault(mount, entry)
+        self.places.update((f"mounts[{index}]", entry) for index, entry in enumerate(unique.values()))
+        return tuple(unique)
+
+    def _mount(self, entry: Entry, lookup: Lookup) -> Mount | None:
+        errors = len(self.diagnostics)
+        fields = [self._expand(entry, lookup, field) for field in split_fields(entry.text)]
+        fields[0] = self._path(entry, fields[0])
+        if any(each.severity == "error" for each in self.diagnostics[errors:]):
+            return None
+        return mount_of(fields, lambda code, message, fix: self._refuse(entry, code, message, fix))
+
+
+def _where(lookup: Lookup) -> str:
+    """Say where a variable was looked for."""
+    if not isinstance(lookup, Variables):
+        return " The caller's environment does not have it."
+    if lookup.image_is_read:
+        return " Neither the caller's environment nor the image's has it."
+    return " The caller's environment does not have it, and the image's can't be read here."

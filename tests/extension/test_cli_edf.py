@@ -1,0 +1,60 @@
+"""What ``gipfel edf`` adds to the library: options, JSON and exit statuses."""
+
+import json
+
+import pytest
+
+from gipfel_extension.cli import main
+
+
+@pytest.fixture
+def gipfel(tmp_path, monkeypatch, capsys):
+    """Runs the command in this process; gives its exit status and what it wrote."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("EDF_PATH", str(tmp_path))
+
+    def call(*words):
+        status = main(list(words))
+        return status, capsys.readouterr().out
+
+    return call
+
+
+def test_the_dialect_is_who_reads_the_edf(gipfel, tmp_path):
+    (tmp_path / "x.toml").write_text('mounts = ["/a"]\n')
+    assert gipfel("edf", "check", "x") == (0, f"{tmp_path}/x.toml: valid\n")
+    status, written = gipfel("edf", "check", "x", "--dialect", "sarus", "--json")
+    assert (status, json.loads(written)["diagnostics"][0]["code"]) == (1, "sarus-one-field")
+    status, written = gipfel("edf", "show", "x", "--dialect", "sarus")
+    assert status != 0
+    assert gipfel("edf", "check", "x", "--dialect", "docker")[0] == 2
+
+
+def test_origins_as_json(gipfel, tmp_path):
+    (tmp_path / "base.toml").write_text("[env]\nA = '1'\n")
+    (tmp_path / "x.toml").write_text('base_environment = "base"\nworkdir = "/w"\n')
+    status, written = gipfel("edf", "show", "x", "--origin", "--json")
+    assert status == 0
+    assert json.loads(written)["origins"] == {
+        "workdir": f"{tmp_path}/x.toml",
+        "env.A": f"{tmp_path}/base.toml",
+    }
+    assert "origins" not in json.loads(gipfel("edf", "show", "x", "--json")[1])
+
+
+def test_the_schema_is_one_document(gipfel):
+    status, written = gipfel("edf", "schema")
+    assert status == 0
+    assert json.loads(written)["title"] == "EDF"
+
+
+def test_a_folder_gives_a_list_with_files(gipfel, tmp_path):
+    (tmp_path / "a.toml").write_text("")
+    (tmp_path / "b.toml").write_text("image = 1")
+    status, written = gipfel("edf", "check", ".", "--json")
+    assert status == 1
+    assert [(each["file"], each["valid"]) for each in json.loads(written)] == [
+        (f"{tmp_path}/a.toml", True),
+        (f"{tmp_path}/b.toml", False),
+    ]

@@ -1,0 +1,132 @@
+"""Each rule finds its mistake and nothing in what is right; the page about EDFs lists every rule."""
+
+import json
+import string
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import gipfel_cluster.edf
+from gipfel_cluster.edf.dialects import DIALECTS
+from gipfel_cluster.edf.lint import RULES
+from gipfel_cluster.edf.resolve import resolve_text
+from gipfel_cluster.edf.written import WrittenEdf, schema_text
+
+PAGE = Path(gipfel_cluster.edf.__file__).parent
+OFI = "[annotations.com.hooks.aws_ofi_nccl]\n"
+SSH = '[annotations.com.hooks.ssh]\nenabled = "true"\n'
+
+
+def found(text, dialect="ce"):
+    result = resolve_text(
+        text, file="x.toml", environment={"HOME": "/home/me"}, directory=Path("/"), dialect=dialect
+    )
+    return {each.code: each for each in result.diagnostics}
+
+
+MISTAKES = [
+    ("unbraced-variable", "ce", '[env]\nA = "$USER"', '[env]\nA = "${HOME} $ $5"'),
+    ("placeholder", "ce", 'image = "CHANGE_THIS"', 'image = "/changes/this.sqsh"'),
+    ("placeholder", "ce", 'mounts = ["/scratch/<user>:/x"]', 'mounts = ["/scratch/user:/x"]'),
+    ("placeholder", "ce", 'workdir = "/path/to/work"', 'workdir = "/my/path/tools"'),
+    ("secret", "ce", '[env]\nHF_TOKEN = "abc"', '[env]\nHF_TOKEN = "${HOME}"'),
+    ("secret", "ce", '[env]\nX = "hf_abcdefghijklmnopqrstuvwxyz"', '[env]\nX = "hf_hub"'),
+    ("secret", "ce", '[env]\nWANDB_API_KEY = "1"', '[env]\nTOKENIZERS_PARALLELISM = "1"\nMAX_TOKENS = "9"'),
+    ("hidden-gpus", "ce", '[env]\nNVIDIA_VISIBLE_DEVICES = "void"', '[env]\nNVIDIA_VISIBLE_DEVICES = "all"'),
+    ("image-path", "ce", 'image = "x.sqsh"', 'image = "./x.sqsh"'),
+    ("musl", "ce", 'image = "python:3.12-alpine"', 'image = "alpines/python:3.12"'),
+    ("musl", "ce", 'image = "alpine"', 'image = "debian:12"'),
+    ("home-mount", "ce", 'mounts = ["${HOME}/:/x"]', 'mounts = ["${HOME}/data:/x"]'),
+    ("same-destination", "ce", 'mounts = ["/a:/x", "/b:/x/"]', 'mounts = ["/a:/x", "/a:/x", "/b:/y"]'),
+    ("hidden-system", "ce", 'mounts = ["/opt/usr:/usr"]', 'mounts = ["/opt/usr:/usr/local"]'),
+    ("hook-prefix", "ce", '[annotations.hooks.cxi]\nenabled = "true"', OFI + 'enabled = "true"'),
+    ("hook-prefix", "ce", '[annotations.com.hooks]\ncom.hooks.cxi.enabled = "true"', ""),
+    ("hook-name", "ce", '[annotations.com.hooks.cxl]\nenabled = "true"', OFI + 'variant = "cuda12"'),
+    ("hook-name", "ce", '[annotations.com.hooks.cxi]\nenable = "true"', '[annotations.com.mine]\na = "1"'),
+    ("hook-value", "ce", '[annotations.com.hooks.cxi]\nenabled = "True"', OFI + 'enabled = "false"'),
+    ("variant-without-hook", "ce", OFI + 'variant = "cuda12"', OFI + 'variant = "cuda12"\nenabled = "true"'),
+    ("unknown-variant", "ce", OFI + 'variant = "cuda99"', OFI + 'variant = "cuda-dl"'),
+    ("forced-network", "ce", '[env]\nNCCL_NET = "AWS Libfabric"', '[env]\nNCCL_NET = "Socket"'),
+    ("hook-needs-writable", "ce", "writable = false\n" + SSH, "writable = true\n" + SSH),
+    ("ssh-without-key", "ce", SSH + 'authorize_ssh_key = "key.pub"', SSH + 'authorize_ssh_key = "/k.pub"'),
+    ("sarus-one-field", "sarus", 'mounts = ["/a"]', 'mounts = ["/a:/a"]'),
+    ("sarus-split", "sarus", 'mounts = ["${D:-/x}:/y"]', 'mounts = ["${HOME}/d:/y"]'),
+    ("sarus-image", "sarus", 'image = "./x.sqsh"', 'image = "debian:12"'),
+    ("ce-only-sqsh", "pyxis", 'mounts = ["/a:/b:sqsh"]', 'mounts = ["/a:/b:ro"]'),
+    ("sarus-only-devices", "ce", 'devices = ["/dev/x"]', "devices = []"),
+    ("ce-only-hook", "sarus", SSH, OFI + 'enabled = "true"'),
+    ("pyxis-annotations", "pyxis", OFI + 'enabled = "true"', ""),
+    ("pyxis-unset", "pyxis", '[env]\nA = ""', '[env]\nA = "1"'),
+    ("pyxis-separator", "pyxis", 'mounts = ["/a,b:/c"]', 'mounts = ["/a-b:/c"]'),
+]
+
+
+@pytest.mark.parametrize(("code", "dialect", "wrong", "right"), MISTAKES)
+def test_a_rule_finds_its_mistake_and_nothing_else(code, dialect, wrong, right):
+    diagnostic = found(wrong, dialect)[code]
+    rule = next(each for each in RULES if each.code == code)
+    assert diagnostic.severity == rule.severity
+    assert diagnostic.line
+    assert diagnostic.key
+    assert diagnostic.fix
+    assert ": " in diagnostic.message, "what it causes"
+    assert "{" not in diagnostic.message.replace("${", "")
+    assert code not in found(right, dialect)
+
+
+def test_every_rule_is_tried():
+    assert {each[0] for each in MISTAKES} == {rule.code for rule in RULES}
+    assert len({rule.code for rule in RULES}) == len(RULES)
+
+
+@pytest.mark.parametrize(
+    "rule", [each for each in RULES if each.dialects != DIALECTS], ids=lambda each: each.code
+)
+def test_a_rule_of_a_dialect_says_nothing_in_another(rule):
+    wrong = next(each[2] for each in MISTAKES if each[0] == rule.code)
+    for dialect in DIALECTS:
+        assert (rule.code in found(wrong, dialect)) == (dialect in rule.dialects)
+
+
+def test_a_secret_is_not_repeated():
+    assert "hunter2" not in str(found('[env]\nMY_PASSWORD = "hunter2"')["secret"])
+
+
+class _Capitals(string.Formatter):
+    """Puts the name of a word, in capitals, where the word would be."""
+
+    def get_value(self, key, args, kwargs):
+        return str(key).upper()
+
+    def convert_field(self, value, conversion):
+        return f"'{value}'" if conversion == "r" else value
+
+
+def rules_table() -> str:
+    rows = ["| code | dialects | what is wrong | what it causes | what to do |", "|---|---|---|---|---|"]
+    for rule in RULES:
+        code = f"`{rule.code}`" + (" (error)" if rule.severity == "error" else "")
+        where = "all" if rule.dialects == DIALECTS else ", ".join(rule.dialects)
+        texts = [_Capitals().format(text) for text in (rule.reason, rule.consequence, rule.fix)]
+        rows.append("| " + " | ".join([code, where, *texts]) + " |")
+    return "\n".join(rows) + "\n"
+
+
+def test_the_page_lists_every_rule():
+    assert rules_table() in (PAGE / "README.md").read_text()
+
+
+def test_the_schema_is_that_of_the_model():
+    assert (PAGE / "schema.json").read_text() == schema_text()
+    schema = json.loads(schema_text())
+    assert list(schema["properties"]) == list(WrittenEdf.model_fields)
+    assert len(schema["properties"]) == 9
+    assert all(each["description"] for each in schema["properties"].values())
+
+
+def test_the_model_takes_what_the_schema_describes():
+    WrittenEdf.model_validate(
+        tomllib.loads('mounts = ["/a"]\nannotations.com.hooks.cxi.enabled = "true"\n[env]\nA = "1"'),
+        strict=True,
+    )
