@@ -58,3 +58,16 @@ def test_a_folder_gives_a_list_with_files(gipfel, tmp_path):
         (f"{tmp_path}/a.toml", True),
         (f"{tmp_path}/b.toml", False),
     ]
+
+
+def test_a_name_on_the_search_path_wins_over_a_folder_of_that_name(tmp_path, monkeypatch, capsys):
+    (tmp_path / "edf").mkdir()
+    (tmp_path / "edf" / "torch.toml").write_text('workdir = "/tmp"\n')
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "other.toml").write_text('workdir = "/tmp"\n')
+    monkeypatch.setenv("EDF_PATH", str(tmp_path / "edf"))
+    monkeypatch.chdir(tmp_path)
+    assert main(["edf", "check", "torch", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["file"] == str(tmp_path / "edf" / "torch.toml")
+    assert main(["edf", "check", "./torch", "--json"]) == 0
+    assert [each["edf"]["name"] for each in json.loads(capsys.readouterr().out)] == ["other"]

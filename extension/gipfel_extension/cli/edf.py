@@ -53,7 +53,7 @@ def check(names: tuple[str, ...], *, here: bool, dialect: "Dialect", as_document
 
     Exit status: 0 all are valid, 1 one is not, 2 wrong command line.
     """
-    from gipfel_cluster.edf import as_json, check_edfs  # noqa: PLC0415
+    from gipfel_cluster.edf import as_json, check_edfs, is_folder  # noqa: PLC0415
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415
 
     checked = check_edfs(
@@ -61,7 +61,8 @@ def check(names: tuple[str, ...], *, here: bool, dialect: "Dialect", as_document
     )
     if as_document:
         answers = [as_json(each) for each in checked]
-        single = len(names) == len(answers) == 1 and not Path(_expanded(names)[0]).is_dir()
+        (first, *others) = _expanded(names)
+        single = not others and not is_folder(first, environment=os.environ, directory=_directory())
         click.echo(json.dumps(answers[0] if single else answers))
     for each in () if as_document else checked:
         for diagnostic in each.diagnostics:

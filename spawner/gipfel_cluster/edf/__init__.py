@@ -1,7 +1,7 @@
 """Environment definition files (EDF): found, read, inherited, expanded and checked."""
 
 from .annotations import annotation_variables
-from .check import as_json, check_edf, check_edfs, check_here, show_edf
+from .check import as_json, check_edf, check_edfs, check_here, is_folder, show_edf
 from .dialects import DIALECTS, Dialect
 from .lookup import find_edf, list_edfs
 from .model import Diagnostic, Edf, EdfError, Mount
@@ -21,6 +21,7 @@ __all__ = [
     "check_edfs",
     "check_here",
     "find_edf",
+    "is_folder",
     "list_edfs",
     "load_edf",
     "resolve",

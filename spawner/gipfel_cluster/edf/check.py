@@ -7,11 +7,12 @@ from pathlib import Path
 from .dialects import Dialect
 from .here import check_here, check_mount, unseen
 from .inherit import Bases
-from .model import Diagnostic
+from .lookup import find_edf
+from .model import Diagnostic, EdfError
 from .resolve import Resolution, resolve
 from .show import as_json, show_edf
 
-__all__ = ["as_json", "check_edf", "check_edfs", "check_here", "check_mount", "show_edf"]
+__all__ = ["as_json", "check_edf", "check_edfs", "check_here", "check_mount", "is_folder", "show_edf"]
 
 
 def check_edf(
@@ -63,15 +64,31 @@ def check_edfs(
             check_edf(
                 file, environment=environment, directory=directory, here=here, dialect=dialect, bases=bases
             )
-            for file in _files(name, directory)
+            for file in _files(name, environment, directory)
         ]
     return checked
 
 
-def _files(name: str, directory: Path) -> list[str]:
-    folder = os.path.join(directory.absolute(), name)  # noqa: PTH118 - a Path for each of thousands is slow
+def is_folder(name: str, *, environment: Mapping[str, str], directory: Path) -> bool:
+    """Whether a name stands for a folder of EDFs: a folder's path, or a bare name that is no EDF's."""
+    # A Path for each of thousands is slow.
+    if not os.path.isdir(os.path.join(directory.absolute(), name)):  # noqa: PTH112, PTH118
+        return False
+    if "/" in name or name.startswith((".", "~")):
+        return True
+    try:
+        find_edf(name, environment=environment, directory=directory)
+    except EdfError:
+        return True
+    return False
+
+
+def _files(name: str, environment: Mapping[str, str], directory: Path) -> list[str]:
+    if not is_folder(name, environment=environment, directory=directory):
+        return [name]
+    folder = os.path.join(directory.absolute(), name)  # noqa: PTH118
     try:
         inside = sorted(os.listdir(folder))  # noqa: PTH208
-    except (OSError, ValueError):
+    except OSError:
         return [name]
     return [f"{os.path.normpath(folder)}/{each}" for each in inside if each.endswith(".toml")]
