@@ -1,8 +1,8 @@
-# make up · slurm · test · check        Everything is made in .venv, build/ and node_modules/.
+# make up · slurm · test · check · bench        Everything is made in .venv, build/ and node_modules/.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help up slurm test check install system clean
+.PHONY: help up slurm test check bench install system clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -31,6 +31,9 @@ check: install ## ruff, mypy strict, eslint, prettier, import floors
 	$(BIN)/mypy
 	cd extension && jlpm lint:check
 	$(BIN)/pytest -q tests/documentation
+
+bench: install ## ratios beside the peers, measured in one run (BENCH=name for one)
+	@$(BIN)/python tests/bench/run.py $(BENCH)
 
 install: $(VENV)/.installed $(VENV)/.panel spawner/proxy/node_modules/.package-lock.json
 
