@@ -7,6 +7,7 @@ from gipfel_cluster.edf import Edf
 from gipfel_cluster.engines import engine_for
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runtime import build_runtime
+from gipfel_cluster.runtime.earlier import remove_unused
 
 
 def main() -> int:
@@ -17,6 +18,7 @@ def main() -> int:
         return 0
     try:
         build_runtime(Path(sys.argv[1]), progress=print)
+        remove_unused(Path(sys.argv[1]), kept_seconds=0)
     except GipfelError as error:
         print(f"EDFs without an image only: {error}")
     return 0

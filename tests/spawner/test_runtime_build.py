@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from importlib.metadata import Distribution
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import pytest
 
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runtime import Runtime, build_runtime, check_runtime
+from gipfel_cluster.runtime.build import _describe
 
 USER = ("setpriv", "--reuid=64321", "--regid=64321", "--clear-groups") if os.geteuid() == 0 else ()
 KERNEL = """
@@ -99,6 +101,20 @@ def output(command: tuple[str, ...]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_byte_code_does_not_make_a_runtime_another_one(tmp_path: Path) -> None:
+    metadata = tmp_path / "gipfel-1.dist-info"
+    (tmp_path / "pack/__pycache__").mkdir(parents=True)
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: gipfel\nVersion: 1\n")
+    (metadata / "RECORD").write_text("pack/a.py,,\npack/__pycache__/a.cpython-311.pyc,,\n")
+    keys = []
+    for source, compiled in (("1", "one"), ("1", "another"), ("2", "another")):
+        (tmp_path / "pack/a.py").write_text(source)
+        (tmp_path / "pack/__pycache__/a.cpython-311.pyc").write_text(compiled)
+        keys.append(_describe((Distribution.at(metadata),), "/opt/runtime").key)
+    assert keys[0] == keys[1] != keys[2]
 
 
 def test_jupyterlab_starts_where_there_is_no_libc_and_no_shell(

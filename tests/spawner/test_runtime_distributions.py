@@ -91,6 +91,14 @@ def test_a_source_folder_counts_as_its_wheel(project: Path) -> None:
     }
 
 
+def test_byte_code_that_an_import_wrote_is_no_part_of_a_source_folder(project: Path) -> None:
+    before = list(project_files(project))
+    for place in ("python/pack/__pycache__", "python/pack/labextension/__pycache__"):
+        (project / place).mkdir(parents=True)
+        (project / place / "__init__.cpython-311.pyc").write_text("compiled")
+    assert list(project_files(project)) == before
+
+
 def test_a_built_panel_goes_where_the_wheel_puts_it_and_only_there(project: Path) -> None:
     built = project / "python/pack/labextension/static/style.js"
     built.parent.mkdir(parents=True)

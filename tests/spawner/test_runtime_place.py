@@ -1,27 +1,131 @@
 """A folder appears complete or not at all, and one builder works at a time."""
 
+import shutil
+import subprocess
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runtime.place import Place, share_content
+
+needs_bwrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
 
 
 def quiet(_: str) -> None:
     pass
 
 
+def publish(folder: Path, content: str) -> None:
+    with Place.beside(folder, progress=quiet) as place:
+        (place.building / "runtime.json").write_text(content)
+        place.publish()
+
+
+def earlier_trees(parent: Path) -> list[Path]:
+    return sorted(parent.glob(".runtime.old-*"))
+
+
+def long_ago(tree: Path) -> Path:
+    """The name that a replaced folder would have, had that been 15 days earlier."""
+    start, seconds, end = tree.name.rsplit("-", 2)
+    return tree.with_name(f"{start}-{int(seconds, 16) - 15 * 86400:x}-{end}")
+
+
+@contextmanager
+def holder(*command: str) -> Iterator[int]:
+    """A process that answers once it runs, and ends with its input."""
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(b"ready\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == b"ready\n"
+            yield process.pid
+        finally:
+            process.stdin.close()
+            try:
+                process.wait(10)
+            finally:
+                process.kill()
+
+
+def last_descendant(pid: int) -> int:
+    children = psutil.Process(pid).children(recursive=True)
+    return children[-1].pid if children else pid
+
+
 def test_published_content_replaces_what_was_there(tmp_path: Path) -> None:
     folder = tmp_path / "runtime"
     for content in ("old", "new"):
-        with Place.beside(folder, progress=quiet) as place:
-            (place.building / "runtime.json").write_text(content)
-            place.publish()
+        publish(folder, content)
     assert (folder / "runtime.json").read_text() == "new"
     assert folder.stat().st_mode & 0o777 == 0o755
+    (earlier,) = tmp_path.glob(".runtime.old-*")
+    assert (earlier / "runtime.json").read_text() == "old"
+    assert {path.name for path in tmp_path.iterdir()} == {"runtime", ".runtime.lock", earlier.name}
+
+
+def test_an_empty_folder_is_filled_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    folder = tmp_path / "runtime"
+    folder.mkdir()
+    publish(folder, "new")
     assert {path.name for path in tmp_path.iterdir()} == {"runtime", ".runtime.lock"}
+
+
+@needs_bwrap
+def test_who_has_the_replaced_folder_mounted_goes_on_reading_it(tmp_path: Path) -> None:
+    folder = tmp_path / "runtime"
+    publish(folder, "old")
+    root = ("--ro-bind", "/", "/", "--tmpfs", "/srv", "--ro-bind", str(folder), "/srv/runtime")
+    with holder("bwrap", *root, "cat") as held:
+        publish(folder, "new")
+        publish(folder, "newer")
+        (aged,) = [path for path in earlier_trees(tmp_path) if (path / "runtime.json").read_text() == "old"]
+        aged = aged.rename(long_ago(aged))
+        publish(folder, "newest")
+        seen = Path(f"/proc/{last_descendant(held)}/root/srv/runtime/runtime.json")
+        assert seen.read_text() == "old"
+        assert aged.is_dir()
+    publish(folder, "last")
+    assert not aged.exists()
+
+
+def test_who_runs_from_the_replaced_folder_keeps_it(tmp_path: Path) -> None:
+    folder = tmp_path / "runtime"
+    with Place.beside(folder, progress=quiet) as place:
+        (place.building / "runtime.json").write_text("old")
+        shutil.copy(shutil.which("cat") or "", place.building / "program")
+        place.publish()
+    with holder(str(folder / "program")):
+        publish(folder, "new")
+        (aged,) = earlier_trees(tmp_path)
+        aged = aged.rename(long_ago(aged))
+        publish(folder, "newer")
+        assert (aged / "program").is_file()
+    publish(folder, "newest")
+    assert not aged.exists()
+
+
+def test_a_replaced_folder_stays_for_days_for_those_who_can_not_be_seen(tmp_path: Path) -> None:
+    folder = tmp_path / "runtime"
+    publish(folder, "old")
+    publish(folder, "new")
+    (recent,) = earlier_trees(tmp_path)
+    aged, foreign = long_ago(recent), tmp_path / ".runtime.old-mine"
+    foreign.mkdir()
+    shutil.copytree(recent, aged)
+    told: list[str] = []
+    with Place.beside(folder, progress=told.append):
+        assert recent.is_dir()
+        assert foreign.is_dir()
+        assert not aged.exists()
+    assert told == [f"keeping what was replaced and may be in use: 1, first {recent}"]
 
 
 def test_an_interrupted_build_leaves_what_was_there(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..model import GipfelError
 from .check import check_runtime
-from .distributions import SITE_PACKAGES, closure, distribution_files, files
+from .distributions import SITE_PACKAGES, closure, files
 from .interpreter import (
     CERTIFICATES,
     PROGRAM,
@@ -96,7 +96,8 @@ def _describe(distributions: tuple[Distribution, ...], prefix: str) -> Descripti
         digest.update(f"{fact}\0".encode())
     for one in distributions:
         if one.name == "gipfel":
-            for target, source in sorted(distribution_files(one)):
+            # What is copied and no more: byte code is written by whoever imports the source.
+            for target, source in sorted(files((one,)).items()):
                 digest.update(f"{target}\0".encode())
                 digest.update(hashlib.sha256(source.read_bytes()).digest())
     key = digest.hexdigest()

@@ -17,6 +17,7 @@ SITE_PACKAGES = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/si
 _GIPFEL = "gipfel"
 _INSTALLER_FILES = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"})
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "tests", "test"})
+_SKIPPED_SOURCES = frozenset({"__pycache__", "node_modules"})
 # Commands are written anew; manuals and headers serve nobody in a container; the hub's pages (60 MB) are
 # shown by the hub alone; Arrow's network service (30 MB) is a module that neither server nor widgets open;
 # the panel draws plotly's figures, and a page needs one plotly.js.
@@ -150,7 +151,7 @@ def _walk(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder)
         if path.is_file() and not any(
-            part.startswith(".") or part == "node_modules" for part in inside.parts
+            part.startswith(".") or part in _SKIPPED_SOURCES for part in inside.parts
         ):
             yield path
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..model import GipfelError
+from .earlier import remove_unused, set_aside
 from .model import DESCRIPTION
 
 _WAIT_SECONDS = 1800.0
@@ -49,6 +50,9 @@ class Place:
             _wait_for(lock.fileno(), folder, progress)
             for leftover in folder.parent.glob(f".{folder.name}.building-*"):
                 shutil.rmtree(leftover, ignore_errors=True)
+            earlier = remove_unused(folder)
+            if earlier:
+                progress(f"keeping what was replaced and may be in use: {len(earlier)}, first {earlier[0]}")
             building = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.building-"))
             try:
                 yield cls(folder, building)
@@ -56,19 +60,18 @@ class Place:
                 shutil.rmtree(building, ignore_errors=True)
 
     def publish(self) -> None:
-        """Give the new folder its name; one that was there before goes."""
+        """Give the new folder its name; one that was there before stays beside it for those who use it."""
         self.building.chmod(0o755)
-        if not self.folder.exists():
+        if not self.folder.exists() or (not self.folder.is_symlink() and _is_empty(self.folder)):
             self.building.rename(self.folder)
             return
-        before = Path(tempfile.mkdtemp(dir=self.folder.parent, prefix=f".{self.folder.name}.building-"))
-        self.folder.rename(before)
+        # Containers have it mounted: removed now, they would look into an empty folder.
+        before = set_aside(self.folder)
         try:
             self.building.rename(self.folder)
         except BaseException:
             before.rename(self.folder)
             raise
-        shutil.rmtree(before, ignore_errors=True)
 
 
 def share_content(tree: Path) -> None:
