@@ -9,6 +9,10 @@ from gipfel_cluster.scheduler.command import CommandResult, run_command
 
 from .account import Account
 
+_LOG_BYTES = 16_000
+# Of env, where it can't go to the folder; of env, where it can't run the program.
+_NO_FOLDER, _NO_PROGRAM = 125, (126, 127)
+
 
 class Errands:
     """Short commands in a user's account.
@@ -50,7 +54,7 @@ class Errands:
         GipfelError
             They can't be listed.
         """
-        result = await self._run((self._python, "-I", "-m", "gipfel_cluster.edf", "list", "--json"))
+        result = await self._ask("list")
         try:
             return tuple(str(name) for name in json.loads(result.output))
         except ValueError:
@@ -64,10 +68,16 @@ class Errands:
         GipfelError
             The first thing that is wrong with it.
         """
-        argv = (self._python, "-I", "-m", "gipfel_cluster.edf", "check", "--here", "--json", edf)
-        result = await self._run(argv)
+        result = await self._ask("check", "--here", edf)
         try:
             answer = json.loads(result.output)
+            if isinstance(answer, list) and "/" not in edf:
+                # A folder of this name in the home folder: the job takes the environment nevertheless.
+                result = await self._ask("show", edf)
+                answer = json.loads(result.output)
+                if answer["valid"]:
+                    result = await self._ask("check", "--here", str(answer["file"]))
+                    answer = json.loads(result.output)
             if isinstance(answer, list):
                 raise GipfelError(f"{edf} is a folder.", "Name one environment in it.")
             if answer["valid"]:
@@ -100,12 +110,28 @@ class Errands:
     async def last_lines(self, path: str, *, most: int = 20) -> str:
         """The end of a log; empty where it can't be read."""
         try:
-            result = await self._run(("tail", f"--lines={most}", "--", path))
+            # By bytes: a line may be as long as the log.
+            result = await self._run(("tail", f"--bytes={_LOG_BYTES}", "--", path))
         except GipfelError:
             return ""
-        return result.output[-8000:] if result.code == 0 else ""
+        lines = result.output.splitlines(keepends=True)
+        return "".join(lines[-most:])[-8000:] if result.code == 0 else ""
+
+    async def _ask(self, command: str, *arguments: str) -> CommandResult:
+        return await self._run(
+            (self._python, "-I", "-m", "gipfel_cluster.edf", command, "--json", *arguments)
+        )
 
     async def _run(self, argv: Sequence[str]) -> CommandResult:
+        """Run a command as the user, in the home folder where there is one, as the job will."""
+        result = await self._run_below(("env", f"--chdir={self._account.home}", *argv))
+        if result.code == _NO_FOLDER:
+            result = await self._run_below(("env", *argv))
+        if result.code in _NO_PROGRAM:
+            raise GipfelError(f"{argv[0]} can't be run: {_last(result).rpartition(': ')[2]}.")
+        return result
+
+    async def _run_below(self, argv: Sequence[str]) -> CommandResult:
         prefix = acting_as(self._account.user, self._exec_prefix)
         try:
             return await run_command((*prefix, *argv), environment=self._environment, limit=self._limit)

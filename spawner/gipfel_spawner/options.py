@@ -1,15 +1,18 @@
 """What a user chose, as a value: from the form, from a link, from the REST API."""
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from gipfel_cluster.model import Frozen, GipfelError, Line
 from gipfel_cluster.scheduler.durations import format_duration, parse_duration
 from gipfel_cluster.scheduler.protocol import Name, Partition, TimeLimit
 
-_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.+@-]*"
+_EDF = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.+@-]*|~?/.*)?")
+_MOST_BYTES = 16 << 10
 _FIELDS = {
     "edf": "the environment",
     "partition": "the partition",
@@ -19,14 +22,20 @@ _FIELDS = {
 }
 
 
+def _name_or_path(value: str) -> str:
+    if not _EDF.fullmatch(value):
+        raise ValueError("give the name of an environment, or a path that begins with / or ~/")
+    return value
+
+
 class UserOptions(Frozen):
     """What the form asks for; `UserOptions()` means the defaults.
 
-    ``edf`` is the name of an EDF, or a path that begins with ``/``, ``~`` or ``$``; ``gpus`` is per node;
+    ``edf`` is the name of an EDF, or a path that begins with ``/`` or ``~/``; ``gpus`` is per node;
     ``time`` is in Slurm's syntax; empty means the site's default.
     """
 
-    edf: Annotated[Line, Field(pattern=rf"^(?:{_NAME}|[/~$].*)?$", max_length=4096)] = ""
+    edf: Annotated[Line, Field(max_length=4096), AfterValidator(_name_or_path)] = ""
     partition: Name = ""
     gpus: Annotated[int, Field(ge=0, le=64)] | None = None
     nodes: Annotated[int, Field(ge=1, le=4096)] = 1
@@ -39,8 +48,10 @@ def read_options(content: Mapping[str, Any]) -> UserOptions:
     Raises
     ------
     GipfelError
-        A field is not known or holds what it may not.
+        A field is not known or holds what it may not, or all are more than 16 KiB of JSON.
     """
+    if len(json.dumps(dict(content), default=str)) > _MOST_BYTES:
+        raise GipfelError("The options are too long.", f"Give at most {_MOST_BYTES} bytes.")
     try:
         return UserOptions.model_validate(dict(content))
     except ValidationError as error:
@@ -84,7 +95,7 @@ def read_query(query: Mapping[str, Sequence[Any]]) -> UserOptions:
         As `read_form`, and for a path.
     """
     options = read_form(query)
-    if options.edf.startswith(("/", "~", "$")):
+    if options.edf.startswith(("/", "~")):
         raise GipfelError("A link can't bring an environment by its path.", "Choose it in the form.")
     return options
 

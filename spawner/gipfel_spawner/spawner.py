@@ -6,7 +6,7 @@ import hmac
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +18,20 @@ from gipfel_cluster.runtime import Runtime
 from gipfel_cluster.scheduler.protocol import JobRequest, JobStatus
 
 from .account import Account, account_environment, account_of
+from .choice import ChoosingSpawner
 from .cluster import Cluster, shared_cluster
 from .errands import Errands, Tail
 from .form import fill_form, render_form
-from .options import UserOptions, choose_partition, read_form, read_options, read_query, time_within
-from .problem import SpawnProblem, options_problems
+from .options import UserOptions, choose_partition, time_within
+from .problem import SpawnProblem
 from .progress import Progress, describe, describe_end
 from .request import server_request, server_spec
-from .traits import SpawnerTraits
 from .watcher import JobWatcher
 
 _LOOK_SECONDS = 0.25
 
 
-class EDFSpawner(SpawnerTraits):
+class EDFSpawner(ChoosingSpawner):
     """Starts single-user servers as jobs of a scheduler, inside EDF containers."""
 
     _port_taken = False
@@ -48,34 +48,6 @@ class EDFSpawner(SpawnerTraits):
     def _default_options_form(self) -> Callable[..., Any]:
         return type(self).render_options_form
 
-    @default("options_from_form")
-    def _default_options_from_form(self) -> Callable[..., Any]:
-        return self._read_form
-
-    @default("apply_user_options")
-    def _default_apply_user_options(self) -> Callable[..., Any]:
-        return type(self).check_options
-
-    def _read_form(self, form: Mapping[str, Any]) -> dict[str, Any]:
-        with options_problems():
-            return read_form(form).model_dump(exclude_defaults=True)
-
-    def options_from_query(self, query: Mapping[str, Any]) -> dict[str, Any]:
-        """Read the options of a link, which may not bring free text."""
-        with options_problems():
-            return read_query(query).model_dump(exclude_defaults=True)
-
-    def check_options(self, user_options: Mapping[str, Any]) -> None:
-        """Refuse options of the REST API that can't be.
-
-        Raises
-        ------
-        SpawnProblem
-            The first thing that is wrong with them.
-        """
-        with options_problems():
-            read_options(user_options)
-
     async def render_options_form(self) -> str:
         """The form, with a line for whatever could not be asked."""
 
@@ -85,7 +57,7 @@ class EDFSpawner(SpawnerTraits):
         content = await fill_form(
             self._cluster.scheduler,
             environments,
-            self.orm_spawner.user_options or {},
+            self.take_preselected(),
             cluster=self.cluster,
             default_edf=self.default_edf,
             default_gpus=self.default_gpus,
@@ -156,7 +128,7 @@ class EDFSpawner(SpawnerTraits):
         # A little before JupyterHub's own limit, whose message says nothing of the queue.
         self._deadline = time.monotonic() + max(self.start_timeout - 2, 1)
         try:
-            await self._submit(read_options(self.user_options))
+            await self._submit(self.chosen_options())
             return await self._await_server()
         except GipfelError as error:
             raise SpawnProblem(error) from None
@@ -168,6 +140,8 @@ class EDFSpawner(SpawnerTraits):
         account = self._find_account()
         errands = self._errands(account)
         edf = options.edf or self.default_edf
+        if edf.startswith("~/"):
+            edf = account.home + edf[1:]
         if edf:
             self._progress.say(5, f"Checking the environment {edf}.")
             await errands.check(edf)

@@ -7,7 +7,7 @@ import pytest
 
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler.account import acting_as, own_name
-from gipfel_spawner.account import account_environment, account_of
+from gipfel_spawner.account import Account, account_environment, account_of
 from gipfel_spawner.errands import Errands, Tail
 
 
@@ -98,3 +98,41 @@ def test_the_log_folder_is_the_users_alone(tmp_path: Path) -> None:
         assert await ada.last_lines("/no/log") == ""
 
     asyncio.run(run())
+
+
+def test_a_long_log_without_lines_is_not_read(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    with log.open("wb") as file:
+        file.truncate(4 << 30)
+        file.seek(0, os.SEEK_END)
+        file.write(b"\ngipfel: the reason\n")
+
+    tail = Tail(text=asyncio.run(errands(tmp_path).last_lines(str(log))))
+    assert tail.verdict == "the reason"
+    assert len(tail.text) <= 8000
+
+
+def test_an_errand_runs_in_the_home_folder_as_the_job_does(tmp_path: Path) -> None:
+    async def run() -> None:
+        ada = errands(tmp_path)
+        home = tmp_path / "users/ada-nobody-knows"
+        edf(tmp_path, "near", 'mounts = ["./data:/data"]\n')
+        with pytest.raises(GipfelError, match="data"):
+            await ada.check("near")
+        (home / "data").mkdir()
+        await ada.check("near")
+        # The job takes the environment, not the folder.
+        (home / "near").mkdir()
+        await ada.check("near")
+        (home / "gone").mkdir()
+        with pytest.raises(GipfelError, match="no EDF of this name"):
+            await ada.check("gone")
+
+    asyncio.run(run())
+
+
+def test_an_errand_without_a_home_folder_still_runs(tmp_path: Path) -> None:
+    account = Account(home=str(tmp_path / "none"))
+    environment = account_environment(account, "ada", {"PATH": os.environ["PATH"]})
+    ada = Errands(account, environment=environment, python=sys.executable)
+    assert asyncio.run(ada.environments()) == ()

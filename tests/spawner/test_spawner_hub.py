@@ -2,6 +2,7 @@
 
 import json
 import re
+import sqlite3
 import time
 import urllib.request
 from typing import Any
@@ -144,6 +145,8 @@ def test_progress_tells_each_step_once(hub: Any) -> None:
         {"edf": "../../x"},
         {"edf": "--help"},
         {"time": "1:00:00 --uid=0"},
+        {"time": "0"},
+        {"x" * 100_000: 1},
         {"gpus": -1},
         {"nodes": 0},
         {"nodes": [1]},
@@ -160,6 +163,48 @@ def test_options_that_cannot_be_are_one_line(hub: Any, options: dict[str, Any]) 
     assert "\n" not in message
     assert "Traceback" not in message
     assert not hub.job("fritz")
+    assert "Exception applying user_options" not in hub.log()
+
+
+@pytest.mark.parametrize("options", [{"cmd": "sh"}, {"time": "0"}, {"x" * 1_000_000: 1}])
+def test_refused_options_are_not_stored(hub: Any, options: dict[str, Any]) -> None:
+    hub.call("POST", "/users/otto")
+    for method, path in (("POST", "server"), ("PUT", "servers/new"), ("POST", "servers/new")):
+        answer = hub.call(method, f"/users/otto/{path}", {"user_options": options})
+        assert answer.status == 400, answer
+    assert hub.call("PUT", "/users/otto/servers/named", {}).status in {200, 201, 409}
+    assert hub.call("PATCH", "/users/otto/servers/named", {"user_options": options}).status == 400
+    database = (hub.folder / "hub.sqlite").read_bytes()
+    assert b"x" * 1000 not in database
+    stored = hub.call("GET", "/users/otto?include_stopped_servers").content["servers"]
+    assert all(not each["user_options"] for each in stored.values())
+
+
+def test_options_of_an_older_version_are_refused_once(new_hub: Any) -> None:
+    hub = new_hub()
+    hub.call("POST", "/users/paula")
+    assert hub.call("PUT", "/users/paula/servers/old", {"user_options": {"time": "1"}}).status == 201
+    hub.end()
+    database = sqlite3.connect(hub.folder / "hub.sqlite")
+    database.execute("UPDATE spawners SET user_options = ? WHERE name = 'old'", ('{"cmd": "sh"}',))
+    database.commit()
+    database.close()
+    hub.start()
+    answer = hub.call("POST", "/users/paula/servers/old")
+    assert answer.status == 400
+    assert answer.content["message"].startswith("There is no option 'cmd'.")
+    assert "Traceback" not in hub.log()
+    assert hub.call("POST", "/users/paula/servers/old").status in {201, 202}
+    until(lambda: hub.call("DELETE", "/users/paula/servers/old").status in {202, 204}, 30, hub)
+
+
+def test_a_path_in_the_home_folder_is_the_accounts(hub: Any) -> None:
+    (hub.user_home("quin") / "x.toml").write_text('workdir = "/tmp"\n')
+    assert start(hub, "quin", {"edf": "~/x.toml"}).status in {201, 202}, hub.log()
+    spec = json.loads(environment(hub, "quin")["GIPFEL_JOB"])
+    assert spec["edf"] == f"{hub.user_home('quin')}/x.toml"
+    until(lambda: hub.ready("quin"), 30, hub)
+    hub.call("DELETE", "/users/quin/server")
 
 
 @pytest.fixture(scope="module")
@@ -251,6 +296,19 @@ class TestForm:
         assert status == 400
         assert "A link can" in page
         assert not hub.job("kai")
+
+    @pytest.mark.parametrize(
+        ("query", "shown"),
+        [("time=3:21:00", "3:21:00"), ("opt-time=4:32:00", "4:32:00"), ("edf=", "2:00:00")],
+    )
+    def test_a_link_fills_the_form_and_starts_nothing(self, hub: Any, query: str, shown: str) -> None:
+        browser = hub.browser("mia")
+        status, page = browser.get(f"/hub/spawn/mia?{query}")
+        assert status == 200
+        assert "Choose and press Start: a link does not start jobs." in page
+        assert f'value="{shown}"' in page
+        assert hub.server("mia") == {}
+        assert 'value="2:00:00"' in browser.get("/hub/spawn")[1]
 
     def test_the_form_starts_a_server(self, hub: Any) -> None:
         browser = hub.browser("lea")

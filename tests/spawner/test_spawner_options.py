@@ -63,7 +63,25 @@ def test_whatever_comes_is_options_or_one_line(content: dict[str, Any]) -> None:
             assert value.isprintable() or "\n" not in value
 
 
-@pytest.mark.parametrize("path", ["/tmp/x.toml", "~/x.toml", "$HOME/x.toml"])
+@pytest.mark.parametrize("edf", ["$HOME/x.toml", "~", "~ada/x.toml", "./x.toml", "a b", "x\n"])
+def test_an_environment_is_a_name_or_a_path(edf: str) -> None:
+    assert read_options({"edf": "~/x y.toml"}).edf == "~/x y.toml"
+    with pytest.raises(GipfelError, match=r"a path that begins with / or ~/\.$|a line break"):
+        read_options({"edf": edf})
+
+
+@pytest.mark.parametrize("time", ["0", "0:00", "00:00:00", "0-0"])
+def test_no_time_is_refused(time: str) -> None:
+    with pytest.raises(GipfelError, match="needs more than no time"):
+        read_options({"time": time})
+
+
+def test_options_are_short() -> None:
+    with pytest.raises(GipfelError, match="too long"):
+        read_options({"x" * 20_000: 1})
+
+
+@pytest.mark.parametrize("path", ["/tmp/x.toml", "~/x.toml"])
 def test_a_link_names_an_environment_but_brings_none(path: str) -> None:
     assert read_query({"edf": ["pytorch"], "gpus": ["1"]}) == UserOptions(edf="pytorch", gpus=1)
     with pytest.raises(GipfelError, match="A link can't bring"):

@@ -25,15 +25,15 @@ def remove_unused(
 ) -> tuple[Path, ...]:
     """Remove the earlier trees of a folder that nobody can be using any more; return those that stay.
 
-    A tree goes some time after it was replaced, usually 14 days, unless a process that can be seen here runs from it or has it
-    mounted.
+    A tree goes some time after it was replaced, usually 14 days, unless a process that can be seen here runs
+    from it or has it mounted.
 
     Parameters
     ----------
     processes
         Where the kernel lists its processes.
     kept_seconds
-        How long a tree stays for those who can't be seen; 0 where this machine and this user alone use it.
+        How long a tree stays for those who can't be seen; 0 where only this user of this machine runs it.
     """
     earlier = dict(_earlier(folder))
     oldest = time.time() - kept_seconds

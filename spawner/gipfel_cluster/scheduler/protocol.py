@@ -17,8 +17,8 @@ _KEPT = ("SLURM_CONF",)
 
 
 def _duration(value: str) -> str:
-    if value:
-        parse_duration(value)
+    if value and parse_duration(value) == 0:
+        raise ValueError("a job needs more than no time")
     return value
 
 
