@@ -6,14 +6,41 @@ Only the standard library is imported, because the interpreter that sets a conta
 import re
 from collections.abc import Iterable, Mapping
 
+#: What neither an image nor an EDF may change in a job: the hub's words to its server, and what the scheduler
+#: granted.
+BINDING = (
+    "JUPYTERHUB_*",
+    "JPY_*",
+    "JUPYTER_*",
+    "IPYTHONDIR",
+    "GIPFEL_*",
+    "SLURM_*",
+    "CUDA_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "HOME",
+    "USER",
+    "LOGNAME",
+)
+
+#: Where an image says which variables it brings, from the weakest: the files that Apptainer, Charliecloud and
+#: Enroot write of its OCI configuration. Sources: Apptainer's ``insertEnv``, ch-run(1) on ``--set-env``,
+#: Enroot's ``docker::_configure``.
+IMAGE_FILES = (".singularity.d/env/10-docker2singularity.sh", "ch/environment", "etc/environment")
+
+#: Apptainer's line, where a value of the host's would win; in an EDF the image's does.
+_DEFAULT = re.compile(r'\s*export\s+([A-Za-z_][A-Za-z0-9_]*)="(?:\$\{\1:-"(.*)"\}|(.*))"')
+_ESCAPED = re.compile(r'\\([\\"`$])')
 _ASSIGNMENT = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)")
 
 
 def parse_environment(text: str) -> dict[str, str]:
-    """Read the variables of an ``/etc/environment``; quotes around a value are not part of it."""
+    """Read the variables of one of `IMAGE_FILES`; quotes around a value are not part of it."""
     variables = {}
     for line in text.splitlines():
-        if match := _ASSIGNMENT.fullmatch(line):
+        if match := _DEFAULT.fullmatch(line):
+            value = match[3] if match[2] is None else match[2]
+            variables[match[1]] = _ESCAPED.sub(r"\1", value)
+        elif match := _ASSIGNMENT.fullmatch(line):
             value = match[2].strip()
             if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
                 value = value[1:-1]

@@ -16,6 +16,9 @@ from gipfel_cluster.edf import (
     resolve,
     show_edf,
 )
+from gipfel_cluster.edf.toml_text import edf_toml
+from gipfel_cluster.engines import ContainerRequest, engine_for, engine_invocation, engine_names
+from gipfel_cluster.model import GipfelError
 
 ANNOTATED = {"com.hooks.cxi.enabled": "true"}
 
@@ -80,9 +83,17 @@ def test_annotations_reach_hooks_by_exact_names():
     ("text", "line", "key"),
     [
         ("\nimage = 3\n", 2, "image"),
-        ('image = "x\n', 1, ""),
-        ("[env]\nA = '1'\n\n[env]\n", 4, ""),
-        ("mounts = [...]\n", 1, ""),
+        ('image = "x\n', 1, "image"),
+        ("[env]\nA = '1'\n\n[env]\n", 4, "env"),
+        ("mounts = [...]\n", 1, "mounts"),
+        ('mounts = [\n  "/a",\n  "/b\n]\n', 3, "mounts[1]"),
+        ('[env]\nA = "1"\nA = "2"\n', 3, "env.A"),
+        ('[annotations]\n"com.x".y = z\n', 2, "annotations.com.x.y"),
+        ("[env\nA = '1'\n", 1, "env"),
+        ("[env]\nimage\n", 2, "env.image"),
+        ('mounts = ["/a"\n', 1, "mounts"),
+        ('image = """\nabc\n', 2, "image"),
+        ("= 3\n", 1, ""),
         ("[env]\n\n'A\\B' = 'x'\n", 3, "env.A\\B"),
         ('[env]\nA = """\\\nB = 1"""\nB = 1\n', 4, "env.B"),
         ('mounts = [\n  "/a", # "/b:c"\n  "/b:c",\n]\n', 3, "mounts[1]"),
@@ -185,6 +196,13 @@ G = "${SET}${SET}"
     }  # fmt: skip
 
 
+def test_unicode_and_line_ends_of_another_system(place):
+    text = '[env]\r\nA = "é 漢 \U0001f9ca"\r\nB = "${NAME}"\r\n[annotations]\r\nc.d = "ü"\r\n'
+    edf = place.load(text, NAME="ß")
+    assert edf.env == {"A": "é 漢 \U0001f9ca", "B": "ß"}
+    assert edf.annotations == {"c.d": "ü"}
+
+
 @pytest.mark.parametrize(
     ("text", "code"),
     [("${A", "unclosed-variable"), ("${}", "bad-variable"), ("${A:-${B}}", "nested-variable")],
@@ -282,6 +300,88 @@ def test_what_is_not_here_is_told_where_it_is_asked_for(place):
         (base, 2, "image"),
         (path, 4, "mounts[1]"),
     ]
+
+
+AWKWARD = (
+    *(
+        "a  b ",
+        "$HOME",
+        "${HOME}",
+        "$${HOME}",
+        "$(id)`id`",
+        '"\'"',
+        "\\n\\\\",
+        "é ü 漢 \U0001f9ca",
+        "a\tb",
+        "-x",
+    ),
+    *("--", "a=b", "a,b", "*", "~", "# no", "%s", "!", "&;|<>", "{'a': 1}", "\x7f", "\u2028"),
+)
+
+
+def strings(value):
+    """Every string of an invocation in its order, variables as NAME=VALUE, and those inside of JSON."""
+    if isinstance(value, str):
+        yield value
+        if value.startswith(("{", "[")) and value not in AWKWARD:
+            yield from strings(json.loads(value))
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            if isinstance(each, str):
+                yield f"{name}={each}"
+            yield from strings(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from strings(each)
+
+
+@pytest.mark.parametrize("name", engine_names())
+def test_rendering_keeps_values_to_the_byte(place, name):
+    folder = place.folder / "a b $HOME ${X} 'q' \"d\" é\\"
+    (folder / "image/bin").mkdir(parents=True)
+    (folder / "image/bin/sh").touch()
+    env = {f"V{number}": value for number, value in enumerate(AWKWARD)}
+    values = {
+        "workdir": str(folder),
+        "mounts": [f"{folder}:{folder}/in"],
+        "env": env,
+        "annotations": {"mine": dict(env)},
+    }
+    if name != "host":
+        values["image"] = str(folder / "image")
+    text = edf_toml(json.loads(json.dumps(values).replace("${", "$${")))
+    edf = place.load(text)
+    assert (edf.env, edf.workdir, edf.mounts[0].source) == (env, str(folder), str(folder))
+    scratch = place.folder / "scratch"
+    scratch.mkdir()
+    request = ContainerRequest(
+        edf=edf,
+        command=("program", *AWKWARD),
+        environment={"PATH": os.environ["PATH"], "OFFERED": AWKWARD[0]},
+        scratch=str(scratch),
+    )
+    engine = engine_for(edf, "" if name == "host" else name)
+    try:
+        invocation = engine_invocation(request, engine, python=sys.executable)
+    except GipfelError as error:
+        if not engine.missing():
+            raise
+        pytest.skip(str(error))
+    carried = [*strings([list(invocation.argv), invocation.environment])]
+    together = "\0".join(carried)
+    assert "\0".join(("program", *AWKWARD)) in together
+    if name == "ce":
+        # The engine reads the file itself, which nobody has touched.
+        assert f"--environment={edf.path}" in invocation.argv
+        assert (place.folder / "x.toml").read_text() == text
+        return
+    for variable, value in env.items():
+        assert any(
+            f"{each}{variable}={value}" in carried for each in ("", "APPTAINERENV_", "SINGULARITYENV_")
+        )
+    # Apptainer's mounts are lines of CSV, where a quote is two.
+    for path in (str(folder), *([f"{folder}/in"] if name != "host" else [])):
+        assert path in together or path.replace('"', '""') in together
 
 
 def test_unknown_keys_are_told_with_the_nearest(place):

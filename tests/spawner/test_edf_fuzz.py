@@ -129,12 +129,12 @@ def test_no_malformed_file_is_more_than_a_diagnostic():
     refused = accepted = 0
     for number in range(COUNT):
         text = _odd(chance) if number % 2 else _malformed(chance)
-        start = time.monotonic()
+        start = time.process_time()
         dialect = DIALECTS[number % len(DIALECTS)]
         result = resolve_text(
             text, file="fuzz.toml", environment=environment, directory=Path("/nonexistent"), dialect=dialect
         )
-        assert time.monotonic() - start < SLOWEST, repr(text)
+        assert time.process_time() - start < SLOWEST, repr(text)
         errors = [each for each in result.diagnostics if each.severity == "error"]
         assert bool(errors) == (result.edf is None), repr(text)
         for each in result.diagnostics:
@@ -169,7 +169,7 @@ def test_no_malformed_file_is_more_than_a_diagnostic():
     ids=lambda text: text[:20],
 )
 def test_nothing_takes_a_time_that_grows_with_its_square(text):
-    start = time.monotonic()
+    start = time.process_time()
     result = resolve_text(text, file="x.toml", environment={"A": "1"}, directory=Path("/"))
     assert str(result.diagnostics) or result.edf
-    assert time.monotonic() - start < 10
+    assert time.process_time() - start < 10

@@ -171,6 +171,17 @@ def test_a_reference_that_no_registry_has(reference, word):
     assert codes(reference) == [("reference", "error")]
 
 
+def test_the_variables_that_every_kind_of_image_keeps(make, tmp_path):
+    for name, text in (
+        (".singularity.d/env/10-docker2singularity.sh", 'export A="${A:-"1"}"\nexport B="1"\nexport C="1"\n'),
+        ("ch/environment", "B=2\nC=2\n"),
+        ("etc/environment", "C=3\n"),
+    ):
+        (tmp_path / "image" / name).parent.mkdir(parents=True)
+        (tmp_path / "image" / name).write_text(text)
+    assert image_environment(make()) == {"A": "1", "B": "2", "C": "3"}
+
+
 def test_the_oci_configuration_of_an_unpacked_bundle(tmp_path):
     (tmp_path / "rootfs/etc").mkdir(parents=True)
     (tmp_path / "config.json").write_text(json.dumps({"process": {"env": ["A=oci=1", "B=oci", "bad"]}}))

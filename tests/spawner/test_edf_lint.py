@@ -2,6 +2,8 @@
 
 import json
 import string
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import gipfel_cluster.edf
 from gipfel_cluster.edf.dialects import DIALECTS
 from gipfel_cluster.edf.lint import RULES
 from gipfel_cluster.edf.resolve import resolve_text
+from gipfel_cluster.edf.toml_text import edf_toml
 from gipfel_cluster.edf.written import WrittenEdf, schema_text
 
 PAGE = Path(gipfel_cluster.edf.__file__).parent
@@ -34,6 +37,12 @@ MISTAKES = [
     ("secret", "ce", '[env]\nX = "hf_abcdefghijklmnopqrstuvwxyz"', '[env]\nX = "hf_hub"'),
     ("secret", "ce", '[env]\nWANDB_API_KEY = "1"', '[env]\nTOKENIZERS_PARALLELISM = "1"\nMAX_TOKENS = "9"'),
     ("hidden-gpus", "ce", '[env]\nNVIDIA_VISIBLE_DEVICES = "void"', '[env]\nNVIDIA_VISIBLE_DEVICES = "all"'),
+    ("bound-variable", "ce", '[env]\nSLURM_MPI_TYPE = "pmix"', '[env]\nSLURMY = "1"\nHOMES = "1"'),
+    ("bound-variable", "ce", '[env]\nHOME = "/x"', '[env]\nA = "${HOME}"'),
+    ("image-is-host", "ce", 'image = "/"', 'image = "/images/root"'),
+    ("image-is-host", "ce", 'image = "/."', 'image = ""'),
+    ("hidden-kernel", "ce", 'mounts = ["/a:/proc"]', 'mounts = ["/a:/process", "/dev/shm:/dev/shm"]'),
+    ("hidden-kernel", "ce", 'mounts = ["/a:/sys/class"]', 'mounts = ["/sys:/sys", "/a:/dev/fuse"]'),
     ("image-path", "ce", 'image = "x.sqsh"', 'image = "./x.sqsh"'),
     ("musl", "ce", 'image = "python:3.12-alpine"', 'image = "alpines/python:3.12"'),
     ("musl", "ce", 'image = "alpine"', 'image = "debian:12"'),
@@ -122,7 +131,32 @@ def test_the_schema_is_that_of_the_model():
     schema = json.loads(schema_text())
     assert list(schema["properties"]) == list(WrittenEdf.model_fields)
     assert len(schema["properties"]) == 9
-    assert all(each["description"] for each in schema["properties"].values())
+    for key, each in schema["properties"].items():
+        assert each["description"]
+        assert each["title"]
+        assert "default" in each
+        for example in each.get("examples", ()):
+            model = WrittenEdf.model_validate({key: example}, strict=True)
+            # What stands in a form as an example must be what an EDF takes without a word.
+            text = edf_toml(model.model_dump(exclude_defaults=True))
+            result = resolve_text(
+                text, file="x.toml", environment={"SCRATCH": "/scratch/me"}, directory=Path("/"), dialect="ce"
+            )
+            assert {each.code for each in result.diagnostics} <= {"base", "sarus-only-devices"}
+        assert "examples" in each or each["type"] == "boolean"
+    paths = {key: each["x-path"] for key, each in schema["properties"].items() if "x-path" in each}
+    assert paths == {
+        "base_environment": "edf",
+        "image": "image",
+        "workdir": "container",
+        "mounts": "mount",
+    }
+
+
+def test_the_program_prints_the_file_of_the_schema():
+    argv = [sys.executable, "-m", "gipfel_cluster.edf", "schema"]
+    done = subprocess.run(argv, capture_output=True, timeout=60, check=True)
+    assert done.stdout == (PAGE / "schema.json").read_bytes()
 
 
 def test_the_model_takes_what_the_schema_describes():

@@ -34,10 +34,10 @@ def test_one_base_or_several():
 @pytest.mark.parametrize(
     ("text", "line", "key", "code"),
     [
-        ('image = "a"\nimage = "b"\n', 2, "", "toml"),
-        ("mounts = [...]\n", 1, "", "toml"),
-        ('image = "a\n', 1, "", "toml"),
-        ("[env]\nA='1'\n[env]\n", 3, "", "toml"),
+        ('image = "a"\nimage = "b"\n', 2, "image", "toml"),
+        ("mounts = [...]\n", 1, "mounts", "toml"),
+        ('image = "a\n', 1, "image", "toml"),
+        ("[env]\nA='1'\n[env]\n", 3, "env", "toml"),
         ("image = 3\n", 1, "image", "type"),
         ('\nwritable = "yes"\n', 2, "writable", "type"),
         ('mounts = "/a:/b"\n', 1, "mounts", "type"),

@@ -11,6 +11,7 @@ from gipfel_cluster.edf.expand import ExpansionError, expand, split_fields
 from gipfel_cluster.edf.lines import Lines
 from gipfel_cluster.edf.parse import parse
 from gipfel_cluster.edf.resolve import resolve_text
+from gipfel_cluster.edf.toml_text import edf_toml
 from gipfel_cluster.edf.written import WrittenEdf
 
 ANY = st.text(alphabet=st.characters(exclude_categories=["Cs"]))
@@ -99,6 +100,29 @@ def test_values_come_through_to_the_byte(env, devices, annotations):
     assert edf.env == env
     assert edf.annotations == annotations
     assert edf.devices == tuple(dict.fromkeys(devices))
+
+
+TABLE = st.dictionaries(LINE, LINE, min_size=1, max_size=3)
+ANNOTATIONS = st.recursive(TABLE, lambda inner: st.dictionaries(LINE, LINE | inner, min_size=1, max_size=3))
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "base_environment": LINE | st.lists(LINE),
+            "image": ANY,
+            "workdir": LINE,
+            "entrypoint": st.booleans(),
+            "mounts": st.lists(LINE),
+            "env": TABLE,
+            "annotations": ANNOTATIONS,
+            "devices": st.lists(LINE),
+        },
+    )
+)
+def test_what_is_written_is_what_is_read(values):
+    assert tomllib.loads(edf_toml(values)) == values
 
 
 @given(st.lists(st.tuples(NAME, JSON, st.integers(0, 3)), unique_by=lambda each: each[0]))

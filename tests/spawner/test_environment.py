@@ -1,4 +1,4 @@
-from gipfel_cluster.environment import compose, parse_environment
+from gipfel_cluster.environment import IMAGE_FILES, compose, parse_environment
 
 
 def test_the_edf_wins_over_the_image_and_the_image_over_the_host():
@@ -22,3 +22,22 @@ def test_nothing_changes_what_binds():
 def test_an_environment_file_may_have_quotes_comments_and_exports():
     text = '# A=1\nA=1\nexport B=\'x y\'\nC="q"\r\n\nD==\nE="\nnot one\n1X=2\n'
     assert parse_environment(text) == {"A": "1", "B": "x y", "C": "q", "D": "=", "E": '"'}
+
+
+def test_the_environment_that_apptainer_keeps():
+    text = (
+        '#!/bin/sh\nexport PATH="/usr/local/bin:/usr/bin"\nexport LANG="${LANG:-"C.UTF-8"}"\n'
+        'export A="${A:-"a \\"b\\" \\$HOME \\`x\\` \\\\"}"\nexport B="${A:-"no"}"\n'
+        'export EMPTY="${EMPTY:-""}"\n'
+    )
+    assert parse_environment(text) == {
+        "PATH": "/usr/local/bin:/usr/bin",
+        "LANG": "C.UTF-8",
+        "A": 'a "b" $HOME `x` \\',
+        "B": '${A:-"no"}',
+        "EMPTY": "",
+    }
+
+
+def test_an_images_own_file_is_the_last_word():
+    assert IMAGE_FILES[-1] == "etc/environment"

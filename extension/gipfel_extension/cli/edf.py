@@ -71,7 +71,7 @@ def check(names: tuple[str, ...], *, here: bool, dialect: "Dialect", as_document
             click.echo(f"{each.file}: valid")
     if not checked:
         raise GipfelError(f"There is no .toml file in {', '.join(names)}.", "Give a file or a name.")
-    return 0 if all(each.edf for each in checked) else 1
+    return 0 if all(each.valid for each in checked) else 1
 
 
 @edf.command(
@@ -111,32 +111,45 @@ def schema() -> int:
 @edf.command(
     epilog=examples(
         "gipfel edf render my-env --engine bubblewrap --json -- python train.py",
+        "gipfel edf render my-env --engine ce -- python train.py",
+        "gipfel edf render my-env --engine podman -- nvidia-smi",
     )
 )
 @click.argument("name", metavar="FILE|NAME")
 @click.argument("command", metavar="-- CMD...", nargs=-1, required=True, type=click.UNPROCESSED)
-@click.option("--engine", default="", metavar="E", help="bubblewrap or host; by default what fits the EDF.")
+@click.option(
+    "--engine",
+    default="",
+    metavar="E",
+    help="bubblewrap, podman, apptainer, ce, pyxis, host or an installed one; by default what fits the EDF.",
+)
 @click.option("--json", "as_document", is_flag=True, help="One JSON document on stdout, nothing else.")
 def render(name: str, command: tuple[str, ...], *, engine: str, as_document: bool) -> int:
     """Show what would be executed to run CMD in an environment; nothing is run.
 
-    Of the variables only those that are added or changed are shown.
+    Of the variables only those that are added or changed are shown. What the engine can't honour is said on
+    stderr.
     """
     from gipfel_cluster.edf import load_edf  # noqa: PLC0415
-    from gipfel_cluster.engines import engine_invocation, engine_names  # noqa: PLC0415
+    from gipfel_cluster.engines import (  # noqa: PLC0415
+        ContainerRequest,
+        engine_exists,
+        engine_for,
+        engine_invocation,
+        engine_names,
+    )
 
-    if engine and engine not in engine_names():
+    if engine and not engine_exists(engine):
         known = " or ".join(engine_names())
         raise click.BadParameter(f"{engine!r} is no engine; choose {known}.", param_hint="--engine")
     resolved = load_edf(*_expanded((name,)), environment=os.environ, directory=_directory())
-    invocation = engine_invocation(
-        resolved,
-        command,
-        engine=engine,
-        environment=os.environ,
-        python=sys.executable,
+    request = ContainerRequest(
+        edf=resolved,
+        command=command,
+        environment=dict(os.environ),
         scratch=f"/tmp/gipfel-{os.getuid()}",  # noqa: S108 - only shown
     )
+    invocation = engine_invocation(request, engine_for(resolved, engine), python=sys.executable)
     added = {name: value for name, value in invocation.environment.items() if os.environ.get(name) != value}
     if as_document:
         document = {"argv": invocation.argv, "environment": added, "notes": invocation.notes}

@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
         _write(json.dumps(answers[0] if len(answers) == len(options.names) == 1 else answers))
     else:
         _write("\n".join(str(each) for resolution in checked for each in resolution.diagnostics))
-    return 0 if all(each.edf for each in checked) else 1
+    return 0 if all(each.valid for each in checked) else 1
 
 
 def _directory() -> Path:

@@ -10,6 +10,7 @@ from .inherit import Bases
 from .lookup import find_edf
 from .model import Diagnostic, EdfError
 from .resolve import Resolution, resolve
+from .setup import SUFFIX, orphans
 from .show import as_json, show_edf
 
 __all__ = ["as_json", "check_edf", "check_edfs", "check_here", "check_mount", "is_folder", "show_edf"]
@@ -37,6 +38,7 @@ def check_edf(
         None if any(each.severity == "error" for each in found) else resolution.edf,
         (*resolution.diagnostics, *found),
         resolution.places,
+        resolution.setup,
     )
 
 
@@ -56,16 +58,21 @@ def check_edfs(
     here: bool = False,
     dialect: Dialect = "ce",
 ) -> list[Resolution]:
-    """Check every EDF that is named; a folder stands for the ``.toml`` files in it."""
+    """Check every EDF that is named; a folder stands for the ``.toml`` files in it.
+
+    Set-up steps that no EDF stands beside are in the result too, as a warning and without an EDF.
+    """
     checked: list[Resolution] = []
     bases: Bases = {}
     for name in names:
+        files, alone = _files(name, environment, directory)
         checked += [
             check_edf(
                 file, environment=environment, directory=directory, here=here, dialect=dialect, bases=bases
             )
-            for file in _files(name, environment, directory)
+            for file in files
         ]
+        checked += [Resolution(each.file, None, (each,)) for each in alone]
     return checked
 
 
@@ -83,12 +90,21 @@ def is_folder(name: str, *, environment: Mapping[str, str], directory: Path) -> 
     return False
 
 
-def _files(name: str, environment: Mapping[str, str], directory: Path) -> list[str]:
+def _files(
+    name: str, environment: Mapping[str, str], directory: Path
+) -> tuple[list[str], tuple[Diagnostic, ...]]:
+    """The EDFs that a name stands for, and what is to be said about set-up steps without one."""
+    folder = os.path.normpath(os.path.join(directory.absolute(), name))  # noqa: PTH118
+    if name.endswith(SUFFIX) and os.path.isfile(folder):  # noqa: PTH113
+        path = Path(folder)
+        present = [each.name for each in path.parent.iterdir()]
+        alone = tuple(each for each in orphans(str(path.parent), present) if each.file == str(path))
+        return ([] if alone else [f"{folder.removesuffix(SUFFIX)}.toml"]), alone
     if not is_folder(name, environment=environment, directory=directory):
-        return [name]
-    folder = os.path.join(directory.absolute(), name)  # noqa: PTH118
+        return [name], ()
     try:
         inside = sorted(os.listdir(folder))  # noqa: PTH208
     except OSError:
-        return [name]
-    return [f"{os.path.normpath(folder)}/{each}" for each in inside if each.endswith(".toml")]
+        return [name], ()
+    files = [f"{folder}/{each}" for each in inside if each.endswith(".toml")]
+    return files, tuple(orphans(folder, inside))

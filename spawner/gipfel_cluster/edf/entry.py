@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from .lines import Lines, Path
 from .model import Diagnostic, Severity
+from .setup import Steps
 
 
 class Source:
@@ -71,6 +72,8 @@ class Document:
     devices: tuple[Entry, ...] = ()
     env: dict[str, Entry] = field(default_factory=dict)
     annotations: dict[str, Entry] = field(default_factory=dict)
+    #: What stands beside the file.
+    setup: tuple[Steps, ...] = ()
 
     def entries(self) -> Iterator[Entry]:
         """Every value, in no particular order."""

@@ -7,14 +7,14 @@ import struct
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..environment import parse_environment
+from ..environment import IMAGE_FILES, parse_environment
 from ..model import GipfelError
 from .inside import read_inside
 from .oci import oci_environment
 
 _MAGIC = b"hsqs"
 _SUPERBLOCK = struct.Struct("<4sIIIIHHHHHHQQ")  # magic … flags, ids, major, minor, root inode, bytes used
-_MOST = 1 << 16  # bytes of an /etc/environment
+_MOST = 1 << 16  # bytes of all files of variables
 
 
 def check_image(path: Path) -> None:
@@ -62,15 +62,14 @@ def _check_superblock(path: Path, head: bytes, size: int) -> None:
 
 
 def image_environment(path: Path) -> Mapping[str, str]:
-    """Read what an image brings: its OCI configuration, and over it its ``/etc/environment``."""
+    """Read what an image brings: its OCI configuration, and over it the files of variables in it."""
     try:
         state = path.stat()
     except (OSError, ValueError):
         return {}
     if stat.S_ISDIR(state.st_mode):
-        return oci_environment(path) | parse_environment(
-            _text(read_inside(path, ("etc/environment",), _MOST))
-        )
+        files = (read_inside(path, (name,), _MOST) for name in IMAGE_FILES)
+        return oci_environment(path) | parse_environment("\n".join(_text(each) for each in files))
     return _of_squashfs(path, state.st_mtime_ns, state.st_size)
 
 
@@ -79,7 +78,8 @@ def _of_squashfs(path: Path, _changed: int, size: int) -> Mapping[str, str]:
     """Read it once as long as the file stays as it is, however many EDFs share the image."""
     if size < _SUPERBLOCK.size:
         return {}
-    return parse_environment(_text(read_inside(path, ("etc/environment",), _MOST)))
+    # One after the other, so that the last word is that of the last.
+    return parse_environment(_text(read_inside(path, IMAGE_FILES, _MOST)))
 
 
 def _text(content: bytes | None) -> str:

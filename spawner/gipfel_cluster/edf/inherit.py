@@ -8,6 +8,7 @@ from .expand import ExpansionError, Lookup, expand
 from .lookup import read_edf_text
 from .model import Diagnostic, EdfError
 from .parse import parse
+from .setup import read_steps
 
 LEVELS = 10
 FILES = 200
@@ -48,7 +49,7 @@ class Chain:
 
     def read_text(self, text: str, path: Path) -> None:
         """Like `read`, for a file of which the text is known already."""
-        self._take(*parse(text, str(path)), path, ())
+        self._take(*_with_steps(text, path), path, ())
 
     def _take(
         self, document: Document, diagnostics: list[Diagnostic], path: Path, above: tuple[Path, ...]
@@ -87,10 +88,20 @@ class Chain:
     def _take_base(self, path: Path, chain: tuple[Path, ...]) -> None:
         if path not in self._bases:
             try:
-                self._bases[path] = parse(read_edf_text(path), str(path))
+                self._bases[path] = _with_steps(read_edf_text(path), path)
             except EdfError as error:
                 self._bases[path] = (Document(), list(error.diagnostics))
         self._take(*self._bases[path], path, chain)
+
+
+def _with_steps(text: str, path: Path) -> tuple[Document, list[Diagnostic]]:
+    """Parse a file, and read the set-up steps that stand beside it."""
+    file = str(path)
+    document, diagnostics = parse(text, file)
+    if file.startswith("/"):
+        document.setup, found = read_steps(file)
+        diagnostics += found
+    return document, diagnostics
 
 
 def _leads_back(base: Path, chain: tuple[Path, ...]) -> bool:
@@ -103,7 +114,7 @@ def _shown(chain: tuple[Path, ...], base: Path) -> str:
 
 
 def merge(documents: list[Document]) -> Document:
-    """One document of several: later values win, mounts and devices are appended."""
+    """One document of several: later values win, mounts, devices and set-up steps are appended."""
     merged = Document()
     for document in documents:
         merged.scalars.update(document.scalars)
@@ -111,4 +122,5 @@ def merge(documents: list[Document]) -> Document:
         merged.annotations.update(document.annotations)
         merged.mounts += document.mounts
         merged.devices += document.devices
+        merged.setup += tuple(each for each in document.setup if each not in merged.setup)
     return merged

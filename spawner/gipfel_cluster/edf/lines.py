@@ -8,7 +8,9 @@ import re
 import tomllib
 
 _BLANK = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)*")
-_KEY = re.compile(r"""[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'""")
+#: One part of a key.
+KEY = r"""[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'"""
+_KEY = re.compile(KEY)
 _SCALAR = re.compile(
     r'''"""(?:[^\\]|\\.)*?"{3,5}|\'\'\'.*?\'{3,5}|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|[^,\]}#\n]+''', re.DOTALL
 )
@@ -26,7 +28,8 @@ class Lines:
         self._found: dict[Path, int] = {}
         try:
             self._read()
-        except (_LostError, IndexError, RecursionError):
+        except (_LostError, IndexError, RecursionError, ValueError):
+            # A ValueError is a key that is none, of a text that is no TOML.
             return
 
     def of(self, *path: str | int) -> int | None:
@@ -35,6 +38,10 @@ class Lines:
             if (line := self._found.get(path[:end])) is not None:
                 return line
         return None
+
+    def last(self) -> Path:
+        """Give the value that was begun last; no path where none was."""
+        return next(reversed(self._found), ())
 
     def _read(self) -> None:
         position, header = self._skip(0), Path()

@@ -41,11 +41,19 @@ class Edf(Frozen):
     devices: tuple[str, ...] = ()
     #: The files it was read from, the base first.
     sources: tuple[str, ...] = ()
+    #: The files of set-up steps beside them, absolute paths of this machine, the base's first.
+    setup: tuple[str, ...] = ()
+    #: ``sha256:…`` of each of these files as it was read.
+    setup_digests: tuple[str, ...] = ()
 
     @property
     def content(self) -> dict[str, Any]:
-        """What the EDF asks for, without the name and the files that it came from."""
-        return self.model_dump(mode="json", exclude={"name", "path", "sources"})
+        """What the EDF asks for, without the name and the files that it came from.
+
+        Set-up steps are named by their digests, and not at all where there are none.
+        """
+        content = self.model_dump(mode="json", exclude={"name", "path", "sources", "setup", "setup_digests"})
+        return content | ({"setup": list(self.setup_digests)} if self.setup_digests else {})
 
     @property
     def digest(self) -> str:

@@ -24,6 +24,18 @@ def oci_environment(image: Path) -> dict[str, str]:
     return _variables(_mapping(config.get("config")).get("Env"))
 
 
+def oci_entry_point(image: Path) -> tuple[str, ...]:
+    """Read the words of an image layout's entry point; empty where there is none.
+
+    A runtime bundle doesn't tell: in its ``process.args`` entry point and command are one list.
+    """
+    if not (image / "index.json").is_file():
+        return ()
+    config = _blob(image, _blob(image, _first(_read(image / "index.json"), "manifests")).get("config"))
+    words = _mapping(config.get("config")).get("Entrypoint")
+    return tuple(word for word in words if isinstance(word, str)) if isinstance(words, list) else ()
+
+
 def _variables(listed: object) -> dict[str, str]:
     pairs = (
         [each.partition("=") for each in listed if isinstance(each, str)] if isinstance(listed, list) else []

@@ -12,6 +12,7 @@ from .lint import Subject, lint
 from .lookup import find_edf
 from .model import Diagnostic, Edf, EdfError
 from .resolver import Resolver
+from .setup import Steps
 
 
 @dataclass(frozen=True)
@@ -24,11 +25,19 @@ class Resolution:
     diagnostics: tuple[Diagnostic, ...]
     #: What each value is made of; ``mounts[0]`` is the first mount of the resolved EDF.
     places: Mapping[str, Entry] = field(default_factory=dict)
+    #: The set-up steps, the base's first.
+    setup: tuple[Steps, ...] = ()
+
+    @property
+    def valid(self) -> bool:
+        """Whether there is no error; set-up steps without an EDF are only a warning."""
+        return all(each.severity != "error" for each in self.diagnostics)
 
     @property
     def origins(self) -> dict[str, str]:
         """Key to the file that its value comes from."""
-        return {key: entry.file for key, entry in self.places.items()}
+        steps = {f"setup[{position}]": each.edf for position, each in enumerate(self.setup)}
+        return {key: entry.file for key, entry in self.places.items()} | steps
 
 
 def load_edf(
@@ -100,4 +109,4 @@ def _resolved(
     )
     found = (*chain.diagnostics, *resolver.diagnostics, *lint(subject))
     valid = all(each.severity != "error" for each in found)
-    return Resolution(str(path), edf if valid else None, found, resolver.places)
+    return Resolution(str(path), edf if valid else None, found, resolver.places, merged.setup)

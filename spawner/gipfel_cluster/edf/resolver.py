@@ -48,6 +48,8 @@ class Resolver:
             annotations=self._table("annotations", document.annotations, lookup),
             devices=self._devices(lookup),
             sources=sources,
+            setup=tuple(each.path for each in document.setup),
+            setup_digests=tuple(each.digest for each in document.setup),
         )
 
     def _refuse(self, entry: Entry, code: str, message: str, fix: str) -> None:

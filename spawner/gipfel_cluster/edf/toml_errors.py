@@ -2,6 +2,7 @@
 
 import re
 
+from .lines import KEY, Lines
 from .model import Diagnostic
 
 _PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
@@ -19,11 +20,15 @@ _FIXES = (
     (re.compile(r"array"), "Close the array with ']' and put commas between its values."),
     (re.compile(r"inline table"), "Keep { … } on one line and close it."),
 )
+_DOTTED = rf"(?:{KEY})(?:\s*\.\s*(?:{KEY}))*"
+_TABLE = re.compile(rf"\s*\[\[?\s*({_DOTTED})")
+_NAMED = re.compile(rf"\s*({_DOTTED})\s*(=?)")
+_PART = re.compile(KEY)
 _OTHERWISE = "Strings need quotes, and a table may be declared once."
 
 
 def syntax_error(error: Exception, text: str, file: str) -> Diagnostic:
-    """Say where a file stops being TOML; nothing in it is used."""
+    """Say where a file stops being TOML, and in which key as far as that is known; nothing in it is used."""
     message, line = str(error), None
     if match := _PLACE.search(message):
         message = message[: match.start()]
@@ -38,7 +43,25 @@ def syntax_error(error: Exception, text: str, file: str) -> Diagnostic:
         code="toml",
         file=file,
         line=line,
-        key="",
+        key=_nearest(text, line, str(error)) if line else "",
         message=f"this is no TOML, so nothing in the file is used: {message}.",
         fix=fix,
     )
+
+
+def _nearest(text: str, number: int, message: str) -> str:
+    """The key or table that a line belongs to, or nothing."""
+    lines = text.replace("\r\n", "\n").split("\n")[:number]
+    if table := _TABLE.match(lines[-1]):
+        return _joined(table[1])
+    named = _NAMED.match(lines[-1])
+    if named and (named[2] or message.startswith("Expected '='")):
+        above = next((table for line in reversed(lines) if (table := _TABLE.match(line))), None)
+        return _joined(f"{above[1]}.{named[1]}" if above else named[1])
+    # In the middle of a value: what was begun last before it.
+    found = Lines("\n".join(lines)).last()
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in found).removeprefix(".")
+
+
+def _joined(dotted: str) -> str:
+    return ".".join(part[1:-1] if part[0] in "\"'" else part for part in _PART.findall(dotted))

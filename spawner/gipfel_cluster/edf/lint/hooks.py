@@ -134,7 +134,7 @@ class ReadOnlyHook(Rule):
 
     code = "hook-needs-writable"
     reason = "the hook {hook} needs writable = true"
-    consequence = "the container does not start"
+    consequence = "the Container Engine does not start the container"
     fix = "Set writable = true."
 
     def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102

@@ -23,6 +23,21 @@ class ImageWithoutPath(Rule):
             yield self.at(entry, image=entry.text)
 
 
+class ImageIsHost(Rule):
+    """The root of the machine in the place of an image."""
+
+    code = "image-is-host"
+    severity = "error"
+    reason = "the image '/' is this machine itself, with every file system that is mounted on it"
+    consequence = "no container can be made of it"
+    fix = "Take image out to run without a container, or give the folder of an unpacked image."
+
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
+        entry = subject.document.scalars.get("image")
+        if entry and subject.edf.image.startswith("/") and not subject.edf.image.strip("/."):
+            yield self.at(entry)
+
+
 class MuslImage(Rule):
     """An image whose C library is not glibc."""
 
@@ -40,4 +55,4 @@ class MuslImage(Rule):
             yield self.at(entry, image=entry.text)
 
 
-IMAGE_RULES: tuple[Rule, ...] = (ImageWithoutPath(), MuslImage())
+IMAGE_RULES: tuple[Rule, ...] = (ImageWithoutPath(), ImageIsHost(), MuslImage())

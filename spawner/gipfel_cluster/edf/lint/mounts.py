@@ -57,4 +57,22 @@ class HiddenRoot(Rule):
                 yield self.at(entry, destination=mount.destination)
 
 
-MOUNT_RULES: tuple[Rule, ...] = (HomeMount(), SameDestination(), HiddenRoot())
+class HiddenKernel(Rule):
+    """A mount over what the kernel shows."""
+
+    code = "hidden-kernel"
+    reason = "a mount covers {destination}, where the kernel shows processes and devices"
+    consequence = (
+        "nothing can be made there, so the container does not start, or programs see no GPU and no core"
+    )
+    fix = "Choose another destination; the container has its own /proc, /sys and /dev."
+    _folders = ("/proc", "/sys")
+
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
+        for entry, mount in subject.mounts:
+            inside = f"{mount.destination}/".startswith(tuple(f"{each}/" for each in self._folders))
+            if (inside or mount.destination == "/dev") and mount.source != mount.destination:
+                yield self.at(entry, destination=mount.destination)
+
+
+MOUNT_RULES: tuple[Rule, ...] = (HomeMount(), SameDestination(), HiddenRoot(), HiddenKernel())

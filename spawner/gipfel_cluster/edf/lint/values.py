@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 
+from ...environment import BINDING
 from ..expand import unbraced_variables
 from ..model import Diagnostic
 from .rule import Rule, Subject
@@ -78,4 +79,26 @@ class HiddenDevices(Rule):
             yield self.at(entry, name="NVIDIA_VISIBLE_DEVICES", value=entry.text)
 
 
-VALUE_RULES: tuple[Rule, ...] = (UnbracedVariable(), Placeholder(), Secret(), HiddenDevices())
+class BoundVariable(Rule):
+    """A variable that is the job's own."""
+
+    code = "bound-variable"
+    reason = "{name} is the job's own"
+    consequence = "in a job of Gipfel the hub's or the scheduler's value stays, and this one has no effect"
+    fix = "Take it out, or set it in the set-up steps beside the EDF."
+    _families = tuple(name[:-1] for name in BINDING if name.endswith("*"))
+    _names = frozenset(BINDING)
+
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
+        for name, entry in subject.document.env.items():
+            if name in self._names or name.startswith(self._families):
+                yield self.at(entry, name=name)
+
+
+VALUE_RULES: tuple[Rule, ...] = (
+    UnbracedVariable(),
+    Placeholder(),
+    Secret(),
+    HiddenDevices(),
+    BoundVariable(),
+)
