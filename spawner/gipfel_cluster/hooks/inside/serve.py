@@ -1,0 +1,107 @@
+"""An ssh server beside a command: started, told of, and ended with it.
+
+``python -I -m gipfel_cluster.hooks.inside.serve PIDFD``: the command's process, or -1 where the machine can't
+give one. What goes wrong is one line on stderr; the command runs all the same.
+"""
+
+import contextlib
+import json
+import os
+import pwd
+import select
+import subprocess
+import sys
+from pathlib import Path
+
+from ...model import one_line
+from ...runs import write_atomically
+from ...scheduler.processes import kill_tree
+from .host_key import host_key, public_half
+from .order import SshOrder
+from .server import Server, ServerError, start_server
+from .variable import VARIABLE
+
+_LOG_BYTES = 1 << 20
+
+
+def main(command: int) -> int:
+    """Serve until the command ends."""
+    order = SshOrder.from_json(os.environb.pop(VARIABLE).decode())
+    try:
+        server = _start(order)
+    except (ServerError, OSError, ValueError, subprocess.SubprocessError) as error:
+        _say(f"nobody can reach this container by ssh: {error}")
+        return 1
+    _tell(order, server)
+    with open(os.devnull, "wb") as nothing:  # noqa: PTH123
+        # Whoever reads the command's stderr waits for its end.
+        os.dup2(nothing.fileno(), 2)
+    _keep(order, server, command)
+    return 0
+
+
+def _start(order: SshOrder) -> Server:
+    try:
+        user = pwd.getpwuid(os.getuid())
+    except KeyError:
+        raise ServerError(f"the container's /etc/passwd has no user {os.getuid()}.") from None
+    shell = user.pw_shell or "/bin/sh"
+    if not os.access(shell, os.X_OK):
+        raise ServerError(f"the image has no shell {shell}.")
+    key = host_key(Path(order.folder), order.programs["ssh-keygen"])
+    return start_server(order, user=user.pw_name, key=key)
+
+
+def _tell(order: SshOrder, server: Server) -> None:
+    line = f"ssh -p {server.port} {server.user}@{order.node}"
+    _say(f"reach this container by: {line}")
+    if not order.notice:
+        return
+    public = public_half(server.key, order.programs["ssh-keygen"])
+    notice = {
+        "command": line,
+        "node": order.node,
+        "port": server.port,
+        "user": server.user,
+        "known_hosts": f"[{order.node}]:{server.port} {public}",
+    }
+    with contextlib.suppress(OSError):
+        write_atomically(Path(order.notice, f"ssh-{order.node}.json"), json.dumps(notice, indent=2) + "\n")
+
+
+def _keep(order: SshOrder, server: Server, command: int) -> None:
+    """Write down what the server says, at most 1 MiB, until it or the command has ended."""
+    poll = select.poll()
+    poll.register(server.words, select.POLLIN)
+    if command >= 0:
+        poll.register(command, select.POLLIN)
+    log = _log(order)
+    room = _LOG_BYTES
+    try:
+        while server.words in (ready := {number for number, _ in poll.poll()}) and command not in ready:
+            piece = os.read(server.words, 4096)
+            if not piece:
+                return
+            os.write(log, piece[:room])
+            room -= len(piece[:room])
+    finally:
+        # Sessions too: not every engine gives a container processes of its own.
+        server.process.terminate()
+        kill_tree(os.getpid())
+
+
+def _log(order: SshOrder) -> int:
+    path = Path(order.notice, f"ssh-{order.node}.log") if order.notice else Path(os.devnull)
+    try:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+
+
+def _say(line: str) -> None:
+    with contextlib.suppress(OSError):
+        os.write(2, f"gipfel: {one_line(line)}\n".encode())
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

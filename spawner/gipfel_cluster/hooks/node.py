@@ -1,0 +1,116 @@
+"""What hooks look at on the machine that runs the container."""
+
+import os
+import socket
+import subprocess
+from pathlib import Path
+from typing import Literal, Protocol
+
+#: Slingshot (cxi), InfiniBand, Ethernet of 100 Gbit/s or more, or what every machine has.
+Network = Literal["cxi", "infiniband", "tcp-100g", "tcp"]
+
+_SECONDS = 10
+_FAST_MBIT = 100_000
+
+
+class Node(Protocol):
+    """The facts of a machine; nothing of it is changed."""
+
+    def user_id(self) -> int:
+        """Who runs the container."""
+
+    def name(self) -> str:
+        """How other machines call this one."""
+
+    def network(self) -> Network:
+        """The fastest network whose devices are there and up."""
+
+    def infiniband(self) -> tuple[str, ...]:
+        """InfiniBand devices with a port that is up, by name; RoCE's are none."""
+
+    def libraries(self) -> dict[str, str]:
+        """Shared libraries that the loader knows: name -> path."""
+
+    def is_socket(self, path: str) -> bool:
+        """Whether there is a socket at a path."""
+
+    def listens(self, port: int) -> bool:
+        """Whether something on this machine listens on a TCP port."""
+
+
+class HostNode:
+    """The machine that this process runs on."""
+
+    def __init__(self, system: Path = Path("/sys"), processes: Path = Path("/proc")) -> None:
+        self._system = system
+        self._processes = processes
+
+    def user_id(self) -> int:
+        """Who runs the container."""
+        return os.geteuid()
+
+    def name(self) -> str:
+        """How other machines call this one."""
+        return socket.gethostname().split(".")[0]
+
+    def network(self) -> Network:
+        """The fastest network whose devices are there and up."""
+        if any(self._system.glob("class/cxi/*")):
+            return "cxi"
+        if self.infiniband():
+            return "infiniband"
+        # What is no number, or below 0, has no link; what has no device is virtual.
+        real = [each for each in self._system.glob("class/net/*") if (each / "device").exists()]
+        speeds = [self._text(each / "speed") for each in real]
+        fast = any(speed.isdecimal() and int(speed) >= _FAST_MBIT for speed in speeds)
+        return "tcp-100g" if fast else "tcp"
+
+    def infiniband(self) -> tuple[str, ...]:
+        """InfiniBand devices with a port that is up, by name; RoCE's are none."""
+        found = set()
+        for state in self._system.glob("class/infiniband/*/ports/*/state"):
+            layer = self._text(state.with_name("link_layer"))
+            if "ACTIVE" in self._text(state) and layer == "InfiniBand":
+                found.add(state.parents[2].name)
+        return tuple(sorted(found))
+
+    def libraries(self) -> dict[str, str]:
+        """Shared libraries that the loader knows: name -> path."""
+        for program in ("/sbin/ldconfig", "ldconfig"):
+            try:
+                done = subprocess.run(
+                    [program, "-p"], capture_output=True, text=True, timeout=_SECONDS, check=True
+                )
+            except (OSError, subprocess.SubprocessError):
+                continue
+            return parse_libraries(done.stdout)
+        return {}
+
+    def is_socket(self, path: str) -> bool:
+        """Whether there is a socket at a path."""
+        return Path(path).is_socket()
+
+    def listens(self, port: int) -> bool:
+        """Whether something on this machine listens on a TCP port."""
+        for table in ("net/tcp", "net/tcp6"):
+            for line in self._text(self._processes / table).splitlines()[1:]:
+                _, local, _, state, *_ = line.split()
+                if state == "0A" and int(local.rpartition(":")[2], 16) == port:
+                    return True
+        return False
+
+    def _text(self, path: Path) -> str:
+        try:
+            return path.read_text().strip()
+        except OSError:
+            return ""
+
+
+def parse_libraries(text: str) -> dict[str, str]:
+    """Read ``ldconfig -p``; of several of one name the first, as the loader takes it."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        name, arrow, path = line.strip().partition(" => ")
+        if arrow:
+            found.setdefault(name.split(" ")[0], path)
+    return found

@@ -1,0 +1,101 @@
+"""Which hooks are honoured, which are the site's business, and that each of them is named."""
+
+from pathlib import Path
+
+import pytest
+
+from gipfel_cluster.edf.lint.hooks import HOOKS
+from gipfel_cluster.edf.model import Edf
+from gipfel_cluster.engines.protocol import ContainerRequest
+from gipfel_cluster.hooks import Hooked, apply_hooks
+from gipfel_cluster.hooks.apply import HOOKS_HERE
+from gipfel_cluster.hooks.node import Network
+
+
+class QuietNode:
+    """A machine without anything that a hook could bring."""
+
+    def __init__(self, network: Network = "tcp") -> None:
+        self._network = network
+
+    def user_id(self) -> int:
+        return 1000
+
+    def name(self) -> str:
+        return "node01"
+
+    def network(self) -> Network:
+        return self._network
+
+    def infiniband(self) -> tuple[str, ...]:
+        return ("mlx5_0", "mlx5_1")
+
+    def libraries(self) -> dict[str, str]:
+        return {}
+
+    def is_socket(self, path: str) -> bool:
+        return False
+
+    def listens(self, port: int) -> bool:
+        return False
+
+
+def request(annotations: dict[str, str], **more: object) -> ContainerRequest:
+    edf = Edf(name="a", path=None, image="/a.sqsh", annotations=annotations)
+    return ContainerRequest(edf=edf, command=("true",), scratch="/s", **more)
+
+
+def hooked(annotations: dict[str, str], engine: str = "bubblewrap") -> Hooked:
+    return apply_hooks(request(annotations), engine=engine, runtime=None, node=QuietNode())
+
+
+def test_the_container_engine_does_all_by_itself() -> None:
+    annotations = {f"com.hooks.{name}.enabled": "true" for name in HOOKS}
+    done = hooked(annotations, engine="ce")
+    assert done == Hooked(request=request(annotations))
+
+
+def test_what_the_container_engine_does_not_know_is_said() -> None:
+    done = hooked({"com.hooks.cix.enabled": "true", "com.hooks.ssh.enabled": "true"}, engine="ce")
+    assert done.notes == ("The Container Engine has no hook 'cix' that we know of.",)
+
+
+@pytest.mark.parametrize("engine", ["bubblewrap", "podman", "apptainer", "pyxis"])
+def test_elsewhere_every_hook_that_is_on_is_named(engine: str) -> None:
+    done = hooked({f"com.hooks.{name}.enabled": "true" for name in [*HOOKS, "of_a_site"]}, engine=engine)
+    for name in [*HOOKS, "of_a_site"]:
+        assert [note for note in done.notes if f"com.hooks.{name}" in note], name
+    assert all("\n" not in note for note in done.notes)
+
+
+def test_a_hook_that_is_not_on_is_not_spoken_of() -> None:
+    off = {"com.hooks.cxi.enabled": "false", "com.hooks.ssh.enabled": "True", "com.hooks.ssh.port": "2222"}
+    assert hooked(off) == Hooked(request=request(off))
+    assert hooked({"com.pyxis.entrypoint_log": "true"}).notes == ()
+
+
+def test_a_network_stack_is_chosen_without_a_switch() -> None:
+    (note,) = hooked({"com.hooks.netstack.version": "26.06.1"}).notes
+    assert note.startswith("com.hooks.netstack is the site's business in the engine bubblewrap")
+
+
+def test_every_hook_of_the_linter_is_known_here() -> None:
+    assert {hook.name for hook in HOOKS_HERE} == set(HOOKS)
+
+
+def test_hooks_come_in_alphabetical_order_and_see_each_other_s_work(tmp_path: Path) -> None:
+    class Adds:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def apply(self, asked, settings, where, node):
+            return Hooked(request=asked.model_copy(update={"command": (*asked.command, self.name)}))
+
+    done = apply_hooks(
+        request({"com.hooks.b.enabled": "true", "com.hooks.a.enabled": "true"}),
+        engine="podman",
+        runtime=None,
+        node=QuietNode(),
+        hooks=(Adds("b"), Adds("a")),
+    )
+    assert done.request.command == ("true", "a", "b")
