@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import images as image_builder
 import one_machine
+from engine_containers import engine_place, engine_user  # noqa: F401 - fixtures
 from hub_process import HubProcess, proxy_folder
 from images import Images
 from kept_runtime import runtime_for_tests

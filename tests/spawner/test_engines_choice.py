@@ -7,6 +7,7 @@ import pytest
 import gipfel_cluster
 from gipfel_cluster.edf import Edf, Mount
 from gipfel_cluster.engines import ContainerRequest, engine_for, engine_invocation, engine_names
+from gipfel_cluster.engines.choice import engine_names_here
 from gipfel_cluster.model import GipfelError
 
 PLAIN = Edf(name="plain", path=None, env={"A": "edf", "GONE": ""}, workdir="/usr")
@@ -21,7 +22,7 @@ def test_without_an_image_it_is_the_host():
     assert engine_for(PLAIN, "bubblewrap").name == "host"
     assert engine_for(PLAIN).name == "host"
     assert engine_for(IMAGE).name == "bubblewrap"
-    assert engine_names() == ("bubblewrap", "host")
+    assert engine_names() == ("bubblewrap", "podman", "apptainer", "ce", "pyxis", "host")
 
 
 @pytest.mark.parametrize(("edf", "name"), [(IMAGE, "host"), (IMAGE, "docker"), (PLAIN, "docker")])
@@ -81,13 +82,13 @@ def test_bubblewrap_keeps_everything_out_of_the_argv_and_says_what_it_does_not_d
         image="/usr",
         entrypoint=True,
         env={"SECRET": "hidden"},
-        devices=("nvidia.com/gpu=all",),
-        annotations={"com.hooks.cxi.enabled": "true"},
         mounts=(Mount(source="/tmp", destination="/x", flags=("ro", "noexec")),),
     )
     invocation = engine_for(edf).render(request(edf, "true"), python=("a", "b"))
     assert invocation.argv == ("a", "b", "-I", "-m", "gipfel_cluster.engines.sandbox")
-    assert len(invocation.notes) == 4
+    assert "hidden" in invocation.environment["GIPFEL_CONTAINER"]
+    (note,) = invocation.notes
+    assert "noexec" in note
 
 
 def test_the_sandbox_needs_only_the_standard_library():
@@ -100,6 +101,60 @@ def test_the_sandbox_needs_only_the_standard_library():
 
 
 def test_an_invocation_can_be_shown():
-    invocation = engine_invocation(PLAIN, ["true"], environment={"X": "1"}, python="python3", scratch="/x")
+    given = request(PLAIN, "true", environment={"X": "1"})
+    invocation = engine_invocation(given, engine_for(PLAIN), python="python3")
     assert invocation.argv[-1] == "true"
     assert invocation.environment == {"X": "1", "A": "edf"}
+
+
+def test_hooks_and_engine_say_together_what_has_no_effect():
+    edf = IMAGE.model_copy(
+        update={
+            "image": "/usr",
+            "annotations": {"com.hooks.nobody_knows.enabled": "true"},
+            "mounts": (Mount(source="/tmp", destination="/x", flags=("noexec",)),),
+        }
+    )
+    invocation = engine_invocation(request(edf, "true"), engine_for(edf), python="python3")
+    assert ["nobody_knows" in note for note in invocation.notes] == [True, False]
+    assert "noexec" in invocation.notes[1]
+
+
+def test_another_package_brings_an_engine(tmp_path):
+    (tmp_path / "other_engine.py").write_text(
+        "from gipfel_cluster.engines import Invocation\n"
+        "class Other:\n"
+        "    name = 'other'\n"
+        "    def missing(self): return None\n"
+        "    def render(self, request, *, python):\n"
+        "        return Invocation(argv=('other', *request.command), environment={})\n"
+    )
+    about = tmp_path / "other-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1\n")
+    (about / "entry_points.txt").write_text(
+        "[gipfel.engines]\nother = other_engine:Other\nbroken = nowhere:X\n"
+    )
+    code = (
+        "from gipfel_cluster.engines import *\n"
+        "from gipfel_cluster.engines import engine_names, engine_for, engine_invocation\n"
+        "from gipfel_cluster.edf import Edf\n"
+        "edf = Edf(name='x', path=None, image='a')\n"
+        "given = ContainerRequest(edf=edf, command=('true',), scratch='/x')\n"
+        "print(engine_names()[-2:], engine_invocation(given, engine_for(edf, 'other'), python='p').argv)\n"
+        "try: engine_for(edf, 'broken')\n"
+        "except Exception as error: print(type(error).__name__, error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)}
+    )
+    first, second = done.stdout.splitlines()
+    assert first == "('broken', 'other') ('other', 'true')"
+    assert second.startswith("GipfelError The engine broken can't be loaded from nowhere:X")
+
+
+def test_a_form_offers_the_engines_that_run_here():
+    here = engine_names_here()
+    assert "host" in here
+    assert set(here) <= set(engine_names())
+    assert ("ce" in here) == (engine_for(IMAGE, "ce").missing() is None)

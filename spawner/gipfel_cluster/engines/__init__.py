@@ -1,15 +1,24 @@
 """Engines: an EDF and a command become the argv that runs the command in the EDF's container."""
 
-from typing import TYPE_CHECKING, Any
-
+# Not imported from typing, which takes a sandbox as long to import as half of its own modules.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .choice import engine_for, engine_invocation, engine_names
+    from .choice import engine_exists, engine_for, engine_invocation, engine_names, engine_names_here
     from .protocol import ContainerRequest, Engine, Invocation
 
-__all__ = ["ContainerRequest", "Engine", "Invocation", "engine_for", "engine_invocation", "engine_names"]
+__all__ = [
+    "ContainerRequest",
+    "Engine",
+    "Invocation",
+    "engine_exists",
+    "engine_for",
+    "engine_invocation",
+    "engine_names",
+    "engine_names_here",
+]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     # On demand, so that `-m gipfel_cluster.engines.sandbox` starts without pydantic, which it may not have.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

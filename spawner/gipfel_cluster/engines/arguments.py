@@ -19,6 +19,7 @@ def bwrap_options(
     workdir: str,
     environment: Mapping[str, str],
     hidden: str,
+    devices: Iterable[PlannedMount] | None = None,
 ) -> list[str]:
     """List the options of bwrap.
 
@@ -32,11 +33,14 @@ def bwrap_options(
         User and group in the container.
     hidden
         A folder of the host, free of links, that no mount may show: the container's own layers are there.
+    devices
+        The only nodes beside those that every process needs; None for all of the host's.
     """
     mounts = list(mounts)
     options = ["--unshare-user", "--uid", str(ids[0]), "--gid", str(ids[1])]
     options += ["--bind" if writable else "--ro-bind", root, "/"]
-    options += ["--dev-bind", "/dev", "/dev", "--bind", "/proc", "/proc", "--ro-bind", "/sys", "/sys"]
+    options += _device_options(devices)
+    options += ["--bind", "/proc", "/proc", "--ro-bind", "/sys", "/sys"]
     options += ["--perms", "1777", "--tmpfs", "/tmp"]  # noqa: S108 - as above
     for mount in mounts:
         options += ["--ro-bind" if mount.read_only else "--bind", mount.source, mount.destination]
@@ -47,4 +51,15 @@ def bwrap_options(
     options += ["--chdir", workdir, "--clearenv"]
     for name, value in environment.items():
         options += ["--setenv", name, value]
+    return options
+
+
+def _device_options(devices: Iterable[PlannedMount] | None) -> list[str]:
+    if devices is None:
+        return ["--dev-bind", "/dev", "/dev"]
+    # The host's shared memory and message queues: the processes of a job share them.
+    options = ["--dev", "/dev", "--bind-try", "/dev/shm", "/dev/shm"]  # noqa: S108 - the host's
+    options += ["--bind-try", "/dev/mqueue", "/dev/mqueue"]
+    for device in devices:
+        options += ["--dev-bind", device.source, device.destination]
     return options

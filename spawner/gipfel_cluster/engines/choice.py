@@ -1,19 +1,51 @@
-"""Which engine runs an EDF."""
+"""Which engine runs an EDF, and how a request becomes what is executed."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ..edf.model import Edf
+from ..hooks import apply_hooks
 from ..model import GipfelError
+from ..runtime.model import Runtime
+from .apptainer import Apptainer
 from .bubblewrap import Bubblewrap
+from .ce import ContainerEngine
 from .host import Host
+from .podman import Podman
 from .protocol import ContainerRequest, Engine, Invocation
+from .pyxis import Pyxis
+from .setup import with_setup
 
-_ENGINES: Mapping[str, Callable[[], Engine]] = {"bubblewrap": Bubblewrap, "host": Host}
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+#: The group of entry points by which a package brings engines: name, and a callable that gives an `Engine`.
+ENTRY_POINTS = "gipfel.engines"
+
+#: There whatever is installed; of those that run containers the first is what is taken unasked.
+_ENGINES: Mapping[str, Callable[[], Engine]] = {
+    "bubblewrap": Bubblewrap,
+    "podman": Podman,
+    "apptainer": Apptainer,
+    "ce": ContainerEngine,
+    "pyxis": Pyxis,
+    "host": Host,
+}
 
 
 def engine_names() -> tuple[str, ...]:
     """List the engines that there are."""
-    return tuple(_ENGINES)
+    return (*_ENGINES, *sorted(_installed().keys() - _ENGINES.keys()))
+
+
+def engine_exists(name: str) -> bool:
+    """Tell whether there is an engine of this name."""
+    return name in _ENGINES or name in _installed()
+
+
+def engine_names_here() -> tuple[str, ...]:
+    """List the engines that this machine can run, for a form that offers a choice."""
+    return tuple(name for name in engine_names() if _made(name).missing() is None)
 
 
 def engine_for(edf: Edf, preferred: str = "") -> Engine:
@@ -22,16 +54,16 @@ def engine_for(edf: Edf, preferred: str = "") -> Engine:
     Parameters
     ----------
     preferred
-        A name; empty for the first engine that can run images here.
+        A name; empty for the engine that is taken unasked.
 
     Raises
     ------
     GipfelError
         There is no engine of this name, or the EDF has an image and the engine can't run one.
     """
-    if preferred and preferred not in _ENGINES:
+    if preferred and not engine_exists(preferred):
         raise GipfelError(
-            f"There is no engine {preferred!r}.", f"Choose one of {', '.join(sorted(_ENGINES))}."
+            f"There is no engine {preferred!r}.", f"Choose one of {', '.join(sorted(engine_names()))}."
         )
     if not edf.image:
         return Host()
@@ -40,26 +72,51 @@ def engine_for(edf: Edf, preferred: str = "") -> Engine:
             f"The EDF {edf.name!r} has an image, which the host engine can't run.",
             "Choose the bubblewrap engine, or an EDF without an image.",
         )
-    return _ENGINES[preferred or Bubblewrap.name]()
+    return _made(preferred or Bubblewrap.name)
 
 
 def engine_invocation(
-    edf: Edf,
-    command: Sequence[str],
-    *,
-    engine: str = "",
-    environment: Mapping[str, str],
-    python: str | Sequence[str],
-    scratch: str,
+    request: ContainerRequest, engine: Engine, *, python: str | Sequence[str], runtime: Runtime | None = None
 ) -> Invocation:
-    """Say what would be executed to run a command in an EDF, as ``gipfel edf render`` shows it.
+    """Turn a request into what is executed: its set-up steps first, then its hooks, then the engine.
+
+    Parameters
+    ----------
+    python
+        A Python of the host, 3.11 or newer, as a path or as the first words of an argv.
+    runtime
+        What is mounted into the container, for hooks that run something there.
+
+    Returns
+    -------
+    Invocation
+        With what the hooks and the engine can't honour in its notes.
 
     Raises
     ------
     GipfelError
-        There is no such engine, or it can't run this EDF on this machine.
+        The engine can't run this EDF on this machine.
     """
-    request = ContainerRequest(
-        edf=edf, command=tuple(command), environment=dict(environment), scratch=scratch
-    )
-    return engine_for(edf, engine).render(request, python=python)
+    hooked = apply_hooks(with_setup(request), engine=engine.name, runtime=runtime)
+    invocation = engine.render(hooked.request, python=python)
+    return invocation.model_copy(update={"notes": (*hooked.notes, *invocation.notes)})
+
+
+def _installed() -> dict[str, "EntryPoint"]:
+    # On demand: looking for them takes longer than anything else here.
+    from importlib.metadata import entry_points  # noqa: PLC0415
+
+    return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+
+
+def _made(name: str) -> Engine:
+    if name in _ENGINES:
+        return _ENGINES[name]()
+    point = _installed()[name]
+    try:
+        engine: Engine = point.load()()
+    except Exception as error:
+        raise GipfelError(
+            f"The engine {name} can't be loaded from {point.value}: {error}.", "Install its package again."
+        ) from error
+    return engine

@@ -1,11 +1,11 @@
-"""bwrap as a child: the options it is given, and what it tells of the command."""
+"""The program that makes the container, as a child: what it is given, and what it tells of the command."""
 
 import contextlib
 import os
 import re
 import select
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from .namespaces import SandboxError
 from .supervise import DEFAULTED, shell_status, wait_for
@@ -14,7 +14,7 @@ _SECONDS = 30.0
 _COMMAND = re.compile(rb'"child-pid": (\d+)')
 
 
-def run_command(bwrap: str, options: Sequence[str], command: Sequence[str]) -> int:
+def run_bwrap(bwrap: str, options: Sequence[str], command: Sequence[str]) -> int:
     """Run a command by bwrap to its end, passing signals on.
 
     Returns
@@ -51,6 +51,23 @@ def run_command(bwrap: str, options: Sequence[str], command: Sequence[str]) -> i
     if code == 1 and not said.exited():
         raise SandboxError(f"The command {command[0]!r} could not be started in the container.")
     return shell_status(code)
+
+
+def run_podman(argv: list[str], environment: Mapping[str, str]) -> int:
+    """Run podman to its end, which passes signals on itself.
+
+    Returns
+    -------
+    int
+        The command's exit status as podman tells it; 125 where podman has said why there is no container.
+    """
+    child = os.posix_spawn(argv[0], argv, environment, setsigmask=[], setsigdef=DEFAULTED)
+
+    def forward(number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, number)
+
+    return shell_status(wait_for(child, forward))
 
 
 def _is_alive(process: int) -> bool:

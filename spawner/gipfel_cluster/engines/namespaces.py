@@ -18,6 +18,10 @@ NO_DEV = 0x4
 NO_EXEC = 0x8
 
 _PR_SET_PDEATHSIG = 1
+_MOUNT_SETATTR = 442  # the same number on every architecture
+_ATTRIBUTE_READ_ONLY = 0x1
+_AT_FDCWD = -100
+_AT_RECURSIVE = 0x8000
 
 
 class SandboxError(Exception):
@@ -29,6 +33,41 @@ def _call(name: str, *arguments: object) -> None:
     if getattr(libc, name)(*arguments) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+
+
+def unshare(what: int) -> None:
+    """Leave namespaces for new ones; one of processes is for children only.
+
+    Raises
+    ------
+    SandboxError
+        The machine refuses.
+    """
+    try:
+        _call("unshare", what)
+    except OSError as error:
+        raise SandboxError(f"This machine refuses namespaces ({error.strerror}).") from error
+
+
+def make_read_only(path: str) -> None:
+    """Make a mount and those below it read-only.
+
+    Raises
+    ------
+    SandboxError
+        The kernel can't; it is older than 5.12.
+    """
+    attributes = (ctypes.c_uint64 * 4)(_ATTRIBUTE_READ_ONLY, 0, 0, 0)
+    words = (
+        ctypes.c_long(_MOUNT_SETATTR),
+        ctypes.c_int(_AT_FDCWD),
+        path.encode(),
+        ctypes.c_uint(_AT_RECURSIVE),
+    )
+    try:
+        _call("syscall", *words, attributes, ctypes.c_size_t(ctypes.sizeof(attributes)))
+    except OSError as error:
+        raise SandboxError(f"{path} can't be made read-only: {error.strerror}.") from error
 
 
 def enter_namespaces() -> None:

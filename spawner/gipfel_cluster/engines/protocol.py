@@ -24,6 +24,8 @@ class ContainerRequest(Frozen):
     workdir: str = ""
     #: A private folder (0700) on local disk with a short path; the caller makes and removes it.
     scratch: str
+    #: For engines that start by srun: its options about tasks and nodes.
+    step: tuple[str, ...] = ()
 
 
 class Invocation(Frozen):

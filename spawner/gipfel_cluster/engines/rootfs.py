@@ -106,6 +106,26 @@ class Layers:
         except OSError:
             return ""
 
+    def holds(self, path: str) -> bool:
+        """Tell whether the image has something there."""
+        return Path(self._lower + self.resolve(path)).exists()
+
+    def is_executable(self, path: str) -> bool:
+        """Tell whether the image has a file there that can be executed."""
+        try:
+            # Not access(2), to which a FUSE file system may say yes in any case.
+            return bool(Path(self._lower + self.resolve(path)).stat().st_mode & 0o111)
+        except OSError:
+            return False
+
+    def link(self, path: str, target: str) -> None:
+        """Make a symbolic link over whatever the image has there."""
+        mine = Path(
+            f"{self._upper}{self.folder(posixpath.dirname(path)).rstrip('/')}", posixpath.basename(path)
+        )
+        mine.unlink(missing_ok=True)
+        mine.symlink_to(target)
+
     def _write(self, path: str, content: bytes) -> None:
         file = Path(self._upper + path)
         file.write_bytes(content)
@@ -151,6 +171,10 @@ def write_identity(layers: Layers, user: int, group: int, home: str, name: str) 
         group_name = name
     users = _without(layers.read("/etc/passwd"), name, user)
     groups = _without(layers.read("/etc/group"), group_name, group)
+    # Its number has no owner in this namespace, so that nobody could give a terminal to it, as sshd tries to.
+    groups = _without("\n".join(groups), "tty", group)
+    # A user whose shell is not there can't log in.
+    shell = next((path for path in (shell, "/bin/bash", "/bin/sh") if layers.holds(path)), shell)
     home = "/" if any(character in home for character in ":\n") else home
     line = f"{name}:x:{user}:{group}::{home or '/'}:{shell}"
     layers.write("/etc/passwd", "\n".join([line, *users, ""]).encode())

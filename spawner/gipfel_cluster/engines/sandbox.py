@@ -13,14 +13,18 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..environment import compose, parse_environment
+from ..environment import IMAGE_FILES, compose, parse_environment
 from . import namespaces
 from .arguments import SYSTEM_FOLDERS, bwrap_options
-from .command import run_command
+from .command import run_bwrap, run_podman
+from .entry import entered
+from .libraries import driver_wanted, place_driver
 from .namespaces import SandboxError
 from .plan import VARIABLE, Plan, PlannedMount
+from .podman_child import fill_root, podman_argv, podman_environment
 from .rootfs import Layers, write_host_files, write_identity
 from .squashfs import mount_squashfs
+from .subordinate import enter_with_subordinate_ids
 from .supervise import asked_to_end, hold_signals, shell_status, wait_for
 
 #: The exit status that containers have when it was not the command that failed.
@@ -48,7 +52,10 @@ def _outer(plan: Plan) -> int:
     parent = os.getppid()
     ids = os.geteuid(), os.getegid()
     hold_signals()
-    namespaces.enter_namespaces()
+    if plan.podman:
+        enter_with_subordinate_ids(processes=True)
+    else:
+        namespaces.enter_namespaces()
     namespaces.die_with_parent()
     if os.getppid() != parent:
         return FAILED
@@ -81,13 +88,27 @@ def _inner(plan: Plan, ids: tuple[int, int], outer: int) -> int:
     namespaces.mount("proc", "/proc", "proc", flags=nothing_special, what="The container's /proc")
     workspace = _make_workspace(plan.scratch)
     layers = Layers(f"{workspace}/lower", f"{workspace}/upper")
-    _mount_image(plan.squashfuse, plan.image, f"{workspace}/lower")
+    _mount_image(plan.squashfuse, plan.image, f"{workspace}/lower", others=plan.podman)
     host = {name: os.environ[name] for name in plan.offered if name in os.environ}
-    image = parse_environment(layers.read("/etc/environment"))
+    image = parse_environment("\n".join(layers.read(f"/{name}") for name in IMAGE_FILES))
     environment = compose(host, image, plan.env, plan.binding)
     mounts = _prepare(plan, layers, workspace, environment, ids)
     options = "lowerdir=lower,upperdir=upper,workdir=work,userxattr"
     namespaces.mount("overlay", "merged", "overlay", options=options, what="The container's root")
+    if plan.entrypoint:
+        command = entered(layers, plan.entry, plan.command, plan.workdir)
+        plan = dataclasses.replace(plan, command=command)
+    run = _run_podman if plan.podman else _run_bwrap
+    return run(plan, workspace, mounts, environment, ids)
+
+
+def _run_bwrap(
+    plan: Plan,
+    workspace: str,
+    mounts: Sequence[PlannedMount],
+    environment: Mapping[str, str],
+    ids: tuple[int, int],
+) -> int:
     arguments = bwrap_options(
         f"{workspace}/merged",
         mounts,
@@ -96,9 +117,28 @@ def _inner(plan: Plan, ids: tuple[int, int], outer: int) -> int:
         workdir=plan.workdir or "/",
         environment=environment,
         hidden=workspace,
+        devices=plan.devices,
     )
     os.chdir("/")
-    return run_command(plan.bwrap, arguments, plan.command)
+    return run_bwrap(plan.program, arguments, plan.command)
+
+
+def _run_podman(
+    plan: Plan,
+    workspace: str,
+    mounts: Sequence[PlannedMount],
+    environment: Mapping[str, str],
+    ids: tuple[int, int],
+) -> int:
+    root, folder = f"{workspace}/merged", f"{workspace}/podman"
+    Path(folder).mkdir(mode=0o700)
+    own = fill_root(root, mounts, workspace)
+    given = podman_environment(os.environ, environment, folder, ids)
+    words = podman_argv(
+        plan, root, folder, own=own, ids=ids, workdir=plan.workdir, environment=environment, given=given
+    )
+    os.chdir("/")
+    return run_podman([*words, *plan.command], given)
 
 
 def _make_workspace(scratch: str) -> str:
@@ -115,12 +155,12 @@ def _make_workspace(scratch: str) -> str:
     return workspace
 
 
-def _mount_image(squashfuse: str, image: str, target: str) -> None:
+def _mount_image(squashfuse: str, image: str, target: str, *, others: bool) -> None:
     if Path(image).is_dir():
         flags = namespaces.BIND | namespaces.RECURSIVE
         namespaces.mount(image, target, flags=flags, what=f"The image {image}")
     else:
-        mount_squashfs(squashfuse, image, target)
+        mount_squashfs(squashfuse, image, target, others=others)
 
 
 def _prepare(
@@ -133,13 +173,13 @@ def _prepare(
     covered = [*SYSTEM_FOLDERS]
     for folder in SYSTEM_FOLDERS:
         layers.folder(folder)
-    mounts = []
+    mounts = place_driver(layers, plan.driver) if driver_wanted(environment) else []
     for number, mount in enumerate(plan.mounts):
         source = mount.source
         if mount.squashfs:
             source = f"{workspace}/mount-{number}"
             Path(source).mkdir()
-            _mount_image(plan.squashfuse, mount.source, source)
+            _mount_image(plan.squashfuse, mount.source, source, others=plan.podman)
         destination = layers.resolve(mount.destination)
         if not _is_covered(destination, covered):
             layers.folder(destination) if Path(source).is_dir() else layers.file(destination)

@@ -10,10 +10,20 @@ from .supervise import DEFAULTED, asked_to_end
 _SECONDS = 30.0
 
 
-def mount_squashfs(program: str, image: str, target: str) -> None:
+def mount_squashfs(program: str, image: str, target: str, *, others: bool = False) -> int:
     """Mount an image at an empty folder, its files being root's of this namespace.
 
     The process that serves it ends with this PID namespace.
+
+    Parameters
+    ----------
+    others
+        Let users of namespaces below this one in.
+
+    Returns
+    -------
+    int
+        The process that serves it.
 
     Raises
     ------
@@ -22,7 +32,7 @@ def mount_squashfs(program: str, image: str, target: str) -> None:
     """
     before = Path(target).stat().st_dev
     words = os.memfd_create("squashfuse")
-    process = _serve(program, image, target, words)
+    process = _serve(program, image, target, words, "uid=0,gid=0,allow_other" if others else "uid=0,gid=0")
     end = time.monotonic() + _SECONDS
     pause = 0.002
     while Path(target).stat().st_dev == before:
@@ -37,14 +47,15 @@ def mount_squashfs(program: str, image: str, target: str) -> None:
         time.sleep(pause)
         pause = min(2 * pause, 0.05)
     os.close(words)
+    return process
 
 
-def _serve(program: str, image: str, target: str, words: int) -> int:
+def _serve(program: str, image: str, target: str, words: int, options: str) -> int:
     nothing = os.open(os.devnull, os.O_RDWR)
     try:
         return os.posix_spawn(
             program,
-            [program, "-f", "-o", "uid=0,gid=0", image, target],
+            [program, "-f", "-o", options, image, target],
             os.environ,
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, nothing, 0),

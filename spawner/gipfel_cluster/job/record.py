@@ -49,7 +49,7 @@ def describe_run(
 
 
 def _ends(environment: Mapping[str, str]) -> str | None:
-    seconds = environment.get("SLURM_JOB_END_TIME", "")
+    seconds = environment.get("SLURM_JOB_END_TIME") or environment.get("GIPFEL_JOB_END_TIME") or ""
     return datetime.fromtimestamp(int(seconds), UTC).isoformat() if seconds.isdigit() else None
 
 

@@ -9,8 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 
+from ..broker.beside import broker_beside
+from ..broker.surroundings import Surroundings
 from ..edf import Edf, EdfError, Mount, check_here, load_edf
-from ..engines import ContainerRequest, engine_for
+from ..engines import ContainerRequest, engine_for, engine_invocation
+from ..engines.ce import ContainerEngine
+from ..environment import BINDING
 from ..model import GipfelError
 from ..runs import RunFolder, runs_root
 from ..runtime import Runtime
@@ -22,21 +26,6 @@ from .recording import Recording
 from .spec import JOB_VARIABLE, PYTHON, JobSpec
 
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
-
-#: What neither an image nor an EDF may change: the hub's words to its server, and what the scheduler granted.
-_BINDING = (
-    "JUPYTERHUB_*",
-    "JPY_*",
-    "JUPYTER_*",
-    "IPYTHONDIR",
-    "GIPFEL_*",
-    "SLURM_*",
-    "CUDA_VISIBLE_DEVICES",
-    "ROCR_VISIBLE_DEVICES",
-    "HOME",
-    "USER",
-    "LOGNAME",
-)
 
 
 class JobRunner:
@@ -90,6 +79,9 @@ class JobRunner:
         for part in ("s", "j", "c"):  # sockets, Jupyter's runtime files, the container's own
             (scratch / part).mkdir(mode=0o700)
         contained = edf is not None and bool(edf.image)
+        if not contained and runtime.host_python is None:
+            # A runtime that is one file is started in containers only.
+            runtime = Runtime.here()
         place = place_in_container(edf, self.home) if edf and contained else place_on_host(edf, self.home)
         directory = self.spec.directory or place.directory
         # The first word alone: the others may be a user's.
@@ -108,18 +100,28 @@ class JobRunner:
             command=tuple(command),
             mounts=(*place.mounts, *self._own_mounts(run, scratch, runtime, directory, place)),
             environment=offered,
-            binding=_BINDING,
+            binding=BINDING,
             workdir=directory,
             scratch=str(scratch / "c"),
+            step=self._step(),
         )
-        invocation = engine.render(request, python=sys.executable)
+        invocation = engine_invocation(request, engine, python=sys.executable, runtime=runtime)
         record["notes"] = list(invocation.notes)
+        run.write_record(record)
         recording = Recording(self.spec, run, scratch / "s", self.node, self.environment)
         status = 1
         try:
-            status = self._wait(
-                invocation.argv, dict(invocation.environment), directory if not contained else "/"
+            around = Surroundings.of_job(
+                self.spec,
+                request,
+                place=place,
+                runtime=runtime,
+                scratch=scratch,
+                environment=self.environment,
             )
+            with broker_beside(around):
+                start = self._start(engine.name) if contained else directory
+                status = self._wait(invocation.argv, dict(invocation.environment), start)
             return status
         finally:
             end_descendants(keep=frozenset({recording.pid}))
@@ -143,6 +145,15 @@ class JobRunner:
         }
         offered.setdefault("JUPYTERHUB_ROOT_DIR", place.directory)
         return offered
+
+    def _start(self, engine: str) -> str:
+        """Where an engine itself starts: the Container Engine takes an EDF's relative paths from there."""
+        return (self.spec.directory or self.home) if engine == ContainerEngine.name else "/"
+
+    def _step(self) -> tuple[str, ...]:
+        """Where an engine that starts by srun starts: one task here, and others may start beside it."""
+        here = self.environment.get("SLURMD_NODENAME")
+        return ("--nodes=1", "--ntasks=1", "--overlap", *([f"--nodelist={here}"] if here else []))
 
     def _own_mounts(
         self, run: RunFolder, scratch: Path, runtime: Runtime, directory: str, place: Place

@@ -25,7 +25,7 @@ class JobSpec(Frozen):
     engine: Line = Field("bubblewrap", max_length=32)
     """The engine for an EDF with an image."""
     runtime: Line = Field("", max_length=4096)
-    """The runtime folder; empty for the interpreter that runs the job."""
+    """The runtime, a folder or a .sqsh file; empty for the interpreter that runs the job."""
     options: dict[str, JsonValue] = Field(default_factory=dict)
     """What the user chose, for the record."""
     interval: float = Field(1.0, ge=0.1, le=60.0)

@@ -1,0 +1,110 @@
+"""Apptainer: argv only, since Debian has no package of it to try."""
+
+import csv
+import io
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..edf.image import image_environment
+from ..edf.model import Edf, Mount
+from .protocol import ContainerRequest, Invocation
+from .references import read_reference
+from .srun import without
+from .values import binds, check_values, settings
+
+#: What the site's configuration would mount beside the EDF's own: an EDF says itself what is seen.
+_NOT_MOUNTED = "home,cwd,tmp,bind-paths"
+_HONOURED = frozenset(("ro", "rw", "sqsh", "bind", "rbind", "x-create=auto", "x-create=dir", "x-create=file"))
+#: An image that Enroot made keeps its entry point there; others have none outside their OCI configuration.
+_ENTRY = 'if [ -s /etc/rc ]; then exec /bin/sh /etc/rc "$@"; else exec "$@"; fi'
+
+
+class Apptainer:
+    """Runs ``.sqsh`` files, unpacked images and images of registries by ``apptainer exec``."""
+
+    name = "apptainer"
+
+    def missing(self) -> str | None:
+        """Say in one line why this machine can't run it, or None."""
+        if shutil.which("apptainer") is None:
+            return "The engine apptainer needs the program apptainer, which is not on PATH."
+        return None
+
+    def render(self, request: ContainerRequest, *, python: str | Sequence[str]) -> Invocation:  # noqa: ARG002
+        """Turn a request into a call of apptainer, whose variables are in its environment.
+
+        Raises
+        ------
+        GipfelError
+            A value has a newline, or no registry can have the image.
+        """
+        check_values(request)
+        edf = request.edf
+        values, unset = settings(request)
+        local = edf.image_path is not None
+        if edf.image_path:
+            image = image_environment(edf.image_path)
+            free = {name: value for name, value in image.items() if not binds(name, request.binding)}
+            values = {name: value for name, value in free.items() if name not in unset} | values
+        run = "run" if edf.entrypoint and not local else "exec"
+        workdir = request.workdir or edf.workdir
+        entry = ("/bin/sh", "-c", _ENTRY, "sh") if edf.entrypoint and local else ()
+        argv = (
+            "apptainer",
+            run,
+            "--no-eval",
+            f"--no-mount={_NOT_MOUNTED}",
+            "--no-home",
+            *(["--writable-tmpfs"] if edf.writable else []),
+            *_accelerator(request),
+            *(word for mount in (*edf.mounts, *request.mounts) for word in ("--mount", _mount(mount))),
+            *(["--pwd", workdir] if workdir else []),
+            edf.image if local else f"docker://{read_reference(edf.image).oci}",
+            *without(unset),
+            *entry,
+            *request.command,
+        )
+        bound = {name: value for name, value in request.environment.items() if binds(name, request.binding)}
+        inside = {f"APPTAINERENV_{name}": value for name, value in (bound | values).items()}
+        environment = {name: value for name, value in request.environment.items() if name not in unset}
+        return Invocation(argv=argv, environment=environment | inside, notes=_notes(request))
+
+
+def _mount(mount: Mount) -> str:
+    """One mount as the line of CSV that ``--mount`` reads, so that any character may stand in a path."""
+    fields = ["type=bind", f"source={mount.source}", f"destination={mount.destination}"]
+    if "sqsh" in mount.flags:
+        fields.append("image-src=/")
+    if {"ro", "sqsh"} & set(mount.flags):
+        fields.append("ro")
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(fields)
+    return line.getvalue()
+
+
+def _accelerator(request: ContainerRequest) -> tuple[str, ...]:
+    switch = request.edf.env.get("NVIDIA_VISIBLE_DEVICES", request.environment.get("NVIDIA_VISIBLE_DEVICES"))
+    wanted = any(device.startswith("nvidia.com/") for device in request.edf.devices)
+    nvidia = (wanted or Path("/dev/nvidiactl").exists()) and switch not in {"", "void"}
+    amd = any(device.startswith("amd.com/") for device in request.edf.devices) or Path("/dev/kfd").exists()
+    return (*(["--nv"] if nvidia else []), *(["--rocm"] if amd else []))
+
+
+def _notes(request: ContainerRequest) -> tuple[str, ...]:
+    edf: Edf = request.edf
+    notes = [
+        f"The flag {flag!r} of the mount {mount} has no effect in the engine apptainer."
+        for mount in (*edf.mounts, *request.mounts)
+        for flag in mount.flags
+        if flag not in _HONOURED
+    ]
+    if edf.devices:
+        notes.append("The engine apptainer shows every device of the host, not only those of the EDF.")
+    if edf.image_path is None and read_reference(edf.image).user:
+        notes.append("The user in the image's name is left out: log in with 'apptainer registry login'.")
+    if edf.entrypoint and edf.image_path:
+        notes.append(
+            "Of an image file the engine apptainer runs the entry point that Enroot keeps in /etc/rc."
+        )
+    return tuple(notes)

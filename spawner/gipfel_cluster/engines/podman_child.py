@@ -1,0 +1,138 @@
+"""podman as a child: the root that was prepared for it, its options and its environment."""
+
+import os
+import posixpath
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from . import namespaces
+from .namespaces import SandboxError
+from .plan import Plan, PlannedMount
+
+#: Of these podman mounts its own, so that only it can mount something below.
+_ITS_OWN = ("/dev", "/proc", "/sys")
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the host's, which processes of a job share
+#: What podman and its helpers read themselves: the container's values must not reach them.
+_ITS_VARIABLES = frozenset(("PATH", "HOME", "TMPDIR", "NOTIFY_SOCKET", "DBUS_SESSION_BUS_ADDRESS"))
+_ITS_FAMILIES = (
+    *("XDG_", "LD_", "GO", "LISTEN_", "CONTAINER", "_CONTAINER", "STORAGE_", "PODMAN_", "BUILDAH_"),
+    *("REGISTRY_", "SSL_CERT_"),
+)
+
+
+def fill_root(root: str, mounts: Sequence[PlannedMount], hidden: str) -> list[PlannedMount]:
+    """Mount everything into a root; return the mounts that only podman can make.
+
+    Parameters
+    ----------
+    hidden
+        A folder of the host, free of links, that no mount may show: the container's own layers are there.
+
+    Raises
+    ------
+    SandboxError
+        A mount fails.
+    """
+    flags = namespaces.NO_SUID | namespaces.NO_DEV
+    own = f"{root}/tmp"  # noqa: S108 - the container's own, in memory
+    namespaces.mount(
+        "tmpfs", own, "tmpfs", flags=flags, options="mode=1777", what="The folder for temporary files"
+    )
+    left = []
+    for mount in mounts:
+        if any(mount.destination == own or mount.destination.startswith(f"{own}/") for own in _ITS_OWN):
+            left.append(mount)
+            continue
+        target = root + mount.destination
+        if not Path(target).exists():
+            Path(target).mkdir(parents=True) if Path(mount.source).is_dir() else _make_file(target)
+        bound = namespaces.BIND | namespaces.RECURSIVE
+        namespaces.mount(mount.source, target, flags=bound, what=f"The mount {mount.source}")
+        source = os.path.realpath(mount.source)
+        if hidden.startswith(f"{source.rstrip('/')}/"):
+            inside = posixpath.join(target, posixpath.relpath(hidden, source))
+            namespaces.mount("tmpfs", inside, "tmpfs", flags=flags, options="mode=0700")
+        if mount.read_only:
+            namespaces.make_read_only(target)
+    return left
+
+
+def podman_argv(
+    plan: Plan,
+    root: str,
+    folder: str,
+    *,
+    own: Sequence[PlannedMount],
+    ids: tuple[int, int],
+    workdir: str,
+    environment: Mapping[str, str],
+    given: Mapping[str, str],
+) -> list[str]:
+    """List the words that run the plan's command in a root, without an image store.
+
+    Parameters
+    ----------
+    folder
+        An empty folder for what podman itself keeps.
+    own
+        What `fill_root` left.
+    given
+        podman's own environment, from which it takes every value that is not in its words.
+    """
+    words = [plan.program, *(f"--{name}={folder}/{name}" for name in ("root", "runroot", "tmpdir"))]
+    words += ["--storage-driver=vfs", "--events-backend=none", "--log-level=error", "run", "--rm"]
+    words += ["--interactive", "--log-driver=none", "--unsetenv-all", "--passwd=false", "--no-hosts"]
+    # The host's, as far as a container of this kind can have it: a namespace of processes is there already.
+    words += ["--network=host", "--pid=host", "--uts=host", "--ulimit=host"]
+    words += ["--ipc=host"] if Path("/dev/mqueue").is_dir() else []
+    if os.geteuid() == 0 and ids != (0, 0):
+        words.append("--userns=keep-id")
+    words += [] if plan.writable else ["--read-only", "--read-only-tmpfs=false"]
+    words += ["--tty"] if os.isatty(0) and os.isatty(1) else []
+    words += _devices(plan, own)
+    words += [word for mount in own for word in ("--mount", _mount(mount))]
+    for name, value in environment.items():
+        words += ["--env", f"{name}={value}" if given.get(name) != value else name]
+    return [*words, f"--workdir={workdir or '/'}", "--rootfs", root]
+
+
+def podman_environment(
+    host: Mapping[str, str], container: Mapping[str, str], folder: str, ids: tuple[int, int]
+) -> dict[str, str]:
+    """Put podman's environment together: its own variables as the host has them, the container's others."""
+    environment = {name: value for name, value in host.items() if is_podmans(name)}
+    environment |= {name: value for name, value in container.items() if not is_podmans(name)}
+    environment["XDG_RUNTIME_DIR"] = folder
+    if ids != (0, 0):
+        # What "podman unshare" tells a podman below it: the user namespace is there.
+        environment["_CONTAINERS_USERNS_CONFIGURED"] = "done"
+        environment["_CONTAINERS_ROOTLESS_UID"], environment["_CONTAINERS_ROOTLESS_GID"] = map(str, ids)
+    return environment
+
+
+def is_podmans(name: str) -> bool:
+    """Tell whether podman, or a program that it starts, reads a variable itself."""
+    return name in _ITS_VARIABLES or name.startswith(_ITS_FAMILIES)
+
+
+def _devices(plan: Plan, own: Sequence[PlannedMount]) -> list[str]:
+    if plan.devices is None:
+        return ["--volume=/dev:/dev:rslave"]
+    words = [f"--device={device.source}:{device.destination}" for device in plan.devices]
+    if not any(mount.destination == _SHARED_MEMORY for mount in own) and Path(_SHARED_MEMORY).is_dir():
+        words.append(f"--volume={_SHARED_MEMORY}:{_SHARED_MEMORY}")
+    return words
+
+
+def _mount(mount: PlannedMount) -> str:
+    if any(character in path for path in (mount.source, mount.destination) for character in ',"'):
+        raise SandboxError(
+            f"podman can't mount {mount.source}: below {mount.destination} no path may have a comma."
+        )
+    fields = ["type=bind", f"source={mount.source}", f"destination={mount.destination}"]
+    return ",".join([*fields, *(["ro"] if mount.read_only else [])])
+
+
+def _make_file(target: str) -> None:
+    Path(target).parent.mkdir(parents=True, exist_ok=True)
+    Path(target).touch()

@@ -1,0 +1,132 @@
+"""An image of this machine and all that belongs into its container, as `sandbox` is told."""
+
+import os
+import shutil
+from collections.abc import Sequence
+
+from ..edf.check import check_mount
+from ..edf.image import check_image
+from ..edf.model import Mount
+from ..edf.oci import oci_entry_point
+from ..model import GipfelError
+from .hardware import Hardware
+from .plan import VARIABLE, Plan, PlannedMount
+from .protocol import ContainerRequest, Invocation
+from .values import check_values
+
+_SANDBOX = ("-I", "-m", "gipfel_cluster.engines.sandbox")
+_LARGEST = 128 << 10  # bytes: the kernel's limit for one variable
+_HONOURED = frozenset(("ro", "rw", "sqsh", "bind", "rbind", "private", "rprivate", "slave", "rslave"))
+_ALWAYS = frozenset(("nosuid", "nodev", "x-create=auto", "x-create=dir", "x-create=file"))
+
+
+def prepared_invocation(
+    request: ContainerRequest,
+    *,
+    engine: str,
+    program: str,
+    hardware: Hardware,
+    python: str | Sequence[str],
+    podman: bool = False,
+) -> Invocation:
+    """Turn a request into a call of the sandbox, whose plan is in its environment.
+
+    Parameters
+    ----------
+    program
+        The program that makes the container, podman where ``podman`` is set, else bwrap.
+
+    Raises
+    ------
+    GipfelError
+        The image is in a registry or is none, there is no command, or a program is missing.
+    """
+    check_values(request)
+    edf = request.edf
+    if edf.image_path is None:
+        raise GipfelError(
+            f"The engine {engine} can't fetch the image {edf.image!r}.",
+            "Import it into a .sqsh file and give that file's path.",
+        )
+    check_image(edf.image_path)
+    mounts = tuple(_planned(mount) for mount in (*edf.mounts, *request.mounts))
+    files = [mount.source for mount in mounts if mount.squashfs]
+    if not edf.image_path.is_dir():
+        files.append(edf.image)
+    given = hardware.given(edf)
+    environment = dict(given.environment) | request.environment
+    plan = Plan(
+        image=edf.image,
+        command=request.command,
+        scratch=request.scratch,
+        squashfuse=squashfuse() if files else "",
+        program=program,
+        podman=podman,
+        workdir=request.workdir or edf.workdir,
+        writable=edf.writable,
+        mounts=mounts,
+        offered=tuple(environment),
+        env=edf.env,
+        binding=request.binding,
+        devices=given.devices,
+        driver=given.driver,
+        entrypoint=edf.entrypoint,
+        entry=oci_entry_point(edf.image_path) if edf.entrypoint else (),
+    )
+    content = plan.to_json()
+    if len(content) + len(VARIABLE) + 2 > _LARGEST:
+        raise GipfelError(
+            f"The EDF and the command are too long for the engine {engine}.", "Shorten its [env]."
+        )
+    words = (python,) if isinstance(python, str) else tuple(python)
+    return Invocation(
+        argv=(*words, *_SANDBOX),
+        environment={**environment, VARIABLE: content},
+        notes=_notes(request, engine),
+    )
+
+
+def program_path(name: str, package: str) -> str:
+    """Give the path of a program.
+
+    Raises
+    ------
+    GipfelError
+        It is not on PATH.
+    """
+    found = shutil.which(name)
+    if found is None:
+        raise GipfelError(f"The program {name} is not on PATH.", f"Install the package {package}.")
+    return found
+
+
+def squashfuse() -> str:
+    """Give the path of the program that mounts images for a plain user.
+
+    Raises
+    ------
+    GipfelError
+        It is missing, or may not be used on this machine.
+    """
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        raise GipfelError(
+            "A .sqsh image needs /dev/fuse, which you may not use on this machine.",
+            "Ask for read and write permission on /dev/fuse, or give an unpacked image.",
+        )
+    # Not squashfuse_ll, which can't make the files the user's own.
+    return program_path("squashfuse", "squashfuse")
+
+
+def _planned(mount: Mount) -> PlannedMount:
+    is_squashfs = "sqsh" in mount.flags
+    check_mount(mount)
+    return PlannedMount(mount.source, mount.destination, is_squashfs or "ro" in mount.flags, is_squashfs)
+
+
+def _notes(request: ContainerRequest, engine: str) -> tuple[str, ...]:
+    return tuple(
+        f"The flag {flag!r} of the mount {mount} has no effect in the engine {engine}."
+        for mount in (*request.edf.mounts, *request.mounts)
+        for flag in mount.flags
+        if flag not in _HONOURED | _ALWAYS
+    )

@@ -1,0 +1,84 @@
+"""Which values a command line or an environment can carry, and which names bind."""
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+
+from ..model import GipfelError
+from .protocol import ContainerRequest
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def check_values(request: ContainerRequest) -> None:
+    """Refuse what no command line carries, and what would become two lines on the way.
+
+    Raises
+    ------
+    GipfelError
+        There is no command, or a value of the EDF or a path has a newline or NUL.
+    """
+    if not request.command:
+        raise GipfelError("There is no command to run.", "Give one.")
+    if any("\0" in word for word in request.command):
+        raise GipfelError("The command has a NUL character.", "Take it out.")
+    edf = request.edf
+    paths = [path for mount in (*edf.mounts, *request.mounts) for path in (mount.source, mount.destination)]
+    for what, values in (
+        ("image", [edf.image]),
+        ("workdir", [edf.workdir, request.workdir]),
+        ("mounts", paths),
+        ("env", [*edf.env, *edf.env.values()]),
+        ("annotations", [*edf.annotations, *edf.annotations.values()]),
+        ("devices", edf.devices),
+    ):
+        if any("\n" in value or "\0" in value for value in values):
+            raise GipfelError(
+                f"A value of {what} has a newline or a NUL character, which no engine carries.",
+                "Take it out.",
+            )
+
+
+def bound_names(request: ContainerRequest) -> tuple[str, ...]:
+    """List the variables that the request offers and that neither image nor EDF may change."""
+    return tuple(name for name in request.environment if binds(name, request.binding))
+
+
+def binds(name: str, binding: Iterable[str]) -> bool:
+    """Tell whether a variable is one of the names, or of the families ending in ``*``."""
+    return any(name.startswith(each[:-1]) if each.endswith("*") else name == each for each in binding)
+
+
+def settings(request: ContainerRequest) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Give the variables that the EDF sets, and the names that it takes away, without those that bind."""
+    free = {
+        name: value
+        for name, value in request.edf.env.items()
+        if not binds(name, [each for each in request.binding if each.endswith("*")])
+        and not (binds(name, request.binding) and name in request.environment)
+    }
+    return {name: value for name, value in free.items() if value}, tuple(
+        name for name, value in free.items() if not value
+    )
+
+
+def plain_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Keep the names that can stand in a list of names."""
+    return tuple(name for name in names if _NAME.fullmatch(name))
+
+
+def not_text(values: Mapping[str, str]) -> tuple[str, ...]:
+    """List the variables whose bytes are no UTF-8, which JSON doesn't carry."""
+    return tuple(
+        name
+        for name, value in values.items()
+        if not _is_text(os.fsencode(value)) or not _is_text(os.fsencode(name))
+    )
+
+
+def _is_text(content: bytes) -> bool:
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

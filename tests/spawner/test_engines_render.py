@@ -1,0 +1,310 @@
+"""What each engine makes of an EDF: argv lists and environments, exact to the byte."""
+
+import csv
+import hashlib
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gipfel_cluster.edf import Edf, Mount
+from gipfel_cluster.engines import ContainerRequest, Invocation, engine_for, engine_invocation
+from gipfel_cluster.engines.bubblewrap import Bubblewrap
+from gipfel_cluster.engines.driver import host_driver
+from gipfel_cluster.engines.hardware import Hardware
+from gipfel_cluster.engines.podman import Podman
+from gipfel_cluster.engines.references import read_reference
+from gipfel_cluster.model import GipfelError
+
+ODD = "a  \"b\" 'c' $HOME ${HOME} `x` \\n ü€𝄞 # ; | & * ? ~ %s = :,"
+NOTHING = Hardware(cdi_folders=(), libraries=lambda: "")
+HUB = "jupyter/base-notebook:2026"
+STEP = ("--nodes=1", "--ntasks=1")
+
+
+def request(tmp_path: Path, *, environment: dict[str, str] | None = None, **edf: object) -> ContainerRequest:
+    given = {"name": "e", "path": "/edfs/e.toml", "image": HUB, **edf}
+    return ContainerRequest(
+        edf=Edf.model_validate(given),
+        command=("python", "-c", ODD),
+        environment={"PATH": "/bin", "HUB_TOKEN": "t", "GONE": "h", **(environment or {})},
+        binding=("HUB_*",),
+        scratch=str(tmp_path / "scratch"),
+        step=STEP,
+    )
+
+
+def rendered(engine: str, given: ContainerRequest) -> Invocation:
+    made = {"podman": Podman(NOTHING, user=lambda: 1000), "bubblewrap": Bubblewrap(NOTHING)}
+    return engine_invocation(
+        given, made.get(engine) or engine_for(given.edf, engine), python="/usr/bin/python3"
+    )
+
+
+ENGINES = ("ce", "pyxis", "apptainer", "podman")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_command_is_the_end_of_the_argv_byte_by_byte(tmp_path, engine):
+    invocation = rendered(engine, request(tmp_path))
+    assert invocation.argv[-3:] == ("python", "-c", ODD)
+
+
+@pytest.mark.parametrize("engine", [*ENGINES, "bubblewrap"])
+def test_no_value_of_a_variable_is_in_an_argv(tmp_path, engine):
+    image = {"image": str(_image(tmp_path))} if engine == "bubblewrap" else {}
+    given = request(
+        tmp_path, env={"SECRET": "s3cret-of-the-edf"}, environment={"HUB_TOKEN": "s3cret-t"}, **image
+    )
+    assert "s3cret" not in " ".join(rendered(engine, given).argv)
+
+
+@pytest.mark.parametrize("engine", [*ENGINES, "bubblewrap"])
+@pytest.mark.parametrize("bad", ["a\nb", "a\0b"])
+@pytest.mark.parametrize("key", ["env", "workdir", "mounts", "annotations"])
+def test_a_newline_or_nul_is_refused_in_one_line(tmp_path, engine, bad, key):
+    values = {
+        "env": {"A": bad},
+        "workdir": f"/{bad}",
+        "mounts": (Mount(source=f"/{bad}", destination="/a"),),
+        "annotations": {"a": bad},
+    }
+    with pytest.raises(GipfelError, match=f"A value of {key} has a newline") as error:
+        rendered(engine, request(tmp_path, **{key: values[key]}))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_variable_with_the_empty_value_is_taken_away(tmp_path, engine):
+    invocation = rendered(engine, request(tmp_path, env={"GONE": "", "A": ODD}))
+    if engine == "ce":
+        # The plugin reads that in the EDF itself.
+        assert "--environment=/edfs/e.toml" in invocation.argv
+        return
+    assert "GONE" not in invocation.environment
+    after = {
+        "pyxis": ("env", "-u", "GONE"),
+        "apptainer": ("env", "-u", "GONE"),
+        "podman": ("--unsetenv", "GONE"),
+    }
+    words = list(invocation.argv)
+    assert words[words.index("GONE") - len(after[engine]) + 1 : words.index("GONE") + 1] == list(
+        after[engine]
+    )
+    assert ODD in invocation.environment.values()
+
+
+def test_ce_takes_the_users_own_file_and_adds_what_is_ours(tmp_path):
+    given = request(tmp_path)
+    assert rendered("ce", given).argv[:3] == ("srun", "--environment=/edfs/e.toml", *STEP[:1])
+    ours = given.model_copy(
+        update={"mounts": (Mount(source="/a", destination="/b", flags=("ro",)),), "workdir": "/w"}
+    )
+    argv = rendered("ce", ours).argv
+    assert {"--container-mounts=/a:/b:ro", "--container-workdir=/w", "--container-env=HUB_TOKEN"} <= set(argv)
+    assert rendered(
+        "ce", given.model_copy(update={"edf": given.edf.model_copy(update={"devices": ("/dev/fuse",)})})
+    ).notes
+    with pytest.raises(GipfelError, match="in none"):
+        rendered("ce", request(tmp_path, path=None))
+
+
+def test_pyxis_is_told_every_key(tmp_path):
+    given = request(
+        tmp_path,
+        image="nvcr.io/nvidia/pytorch:25.11-py3",
+        workdir="/w x",
+        writable=False,
+        entrypoint=True,
+        mounts=(
+            Mount(source="/a b", destination="/c", flags=("ro", "private")),
+            Mount(source="/d", destination="/d"),
+        ),
+        annotations={"com.hooks.cxi.enabled": "true"},
+        env={"A": ODD},
+    )
+    invocation = rendered("pyxis", given)
+    assert invocation.argv[: invocation.argv.index("python")] == (
+        "srun",
+        "--container-image=nvcr.io#nvidia/pytorch:25.11-py3",
+        *STEP,
+        "--container-mounts=/a b:/c:ro+private,/d:/d",
+        "--container-workdir=/w x",
+        "--container-readonly",
+        "--container-entrypoint",
+        "--no-container-mount-home",
+        "--container-env=A,HUB_TOKEN",
+    )
+    assert invocation.environment["A"] == ODD
+    assert invocation.environment["OCI_ANNOTATION_com__hooks__cxi__enabled"] == "true"
+
+
+@pytest.mark.parametrize(
+    "mount", [Mount(source="/a,b", destination="/c"), Mount(source="/a", destination="/b:c")]
+)
+def test_srun_can_carry_neither_comma_nor_colon(tmp_path, mount):
+    with pytest.raises(GipfelError, match="comma or a colon"):
+        rendered("pyxis", request(tmp_path, mounts=(mount,)))
+
+
+def test_pyxis_refuses_a_squashfs_mount_and_names_devices(tmp_path):
+    with pytest.raises(GipfelError, match="can't mount the SquashFS file"):
+        rendered(
+            "pyxis", request(tmp_path, mounts=(Mount(source="/a.sqsh", destination="/b", flags=("sqsh",)),))
+        )
+    assert "no devices" in " ".join(rendered("pyxis", request(tmp_path, devices=("/dev/fuse",))).notes)
+
+
+def test_apptainer_is_told_every_key(tmp_path):
+    mounts = (
+        Mount(source='/a,b:"c" d', destination="/e", flags=("ro",)),
+        Mount(source="/x.sqsh", destination="/y", flags=("sqsh",)),
+    )
+    invocation = rendered("apptainer", request(tmp_path, mounts=mounts, workdir="/w", env={"A": ODD}))
+    argv = list(invocation.argv)
+    assert argv[:2] == ["apptainer", "exec"]
+    assert {"--no-home", "--no-eval", "--writable-tmpfs"} <= set(argv)
+    written = [next(csv.reader([argv[at + 1]])) for at, word in enumerate(argv) if word == "--mount"]
+    assert written == [
+        ["type=bind", 'source=/a,b:"c" d', "destination=/e", "ro"],
+        ["type=bind", "source=/x.sqsh", "destination=/y", "image-src=/", "ro"],
+    ]
+    assert argv[argv.index("--pwd") + 1] == "/w"
+    assert f"docker://docker.io/{HUB}" in argv
+    assert invocation.environment["APPTAINERENV_A"] == ODD
+    assert invocation.environment["APPTAINERENV_HUB_TOKEN"] == "t"
+    assert rendered("apptainer", request(tmp_path, entrypoint=True)).argv[1] == "run"
+    local = rendered("apptainer", request(tmp_path, entrypoint=True, image="/x.sqsh", writable=False))
+    assert "/x.sqsh" in local.argv
+    assert "--writable-tmpfs" not in local.argv
+    assert "/etc/rc" in " ".join(local.argv)
+
+
+def test_podman_is_told_every_key_of_an_image_of_a_registry(tmp_path):
+    source = str(tmp_path)
+    mounts = (Mount(source=source, destination="/c:d", flags=("ro", "private")),)
+    given = request(
+        tmp_path, image="me@nvcr.io#nvidia/x:1", mounts=mounts, workdir="/w", writable=False,
+        devices=("nvidia.com/gpu=all", "/dev/fuse"), env={"A": ODD, "PATH": "/of/the/edf"},
+    )  # fmt: skip
+    invocation = rendered("podman", given)
+    argv = list(invocation.argv)
+    assert f"type=bind,source={source},destination=/c:d,ro,bind-propagation=private" in argv
+    assert {"--read-only", "--userns=keep-id", "--entrypoint=", "--workdir=/w", "--network=host"} <= set(argv)
+    assert {"--device=nvidia.com/gpu=all", "--device=/dev/fuse"} <= set(argv)
+    assert argv[-4] == "nvcr.io/nvidia/x:1"
+    names = [argv[at + 1] for at, word in enumerate(argv) if word == "--env"]
+    # Of the host's PATH podman itself has need.
+    assert {"A", "HUB_TOKEN", "PATH=/of/the/edf"} <= set(names)
+    assert (invocation.environment["A"], invocation.environment["PATH"]) == (ODD, "/bin")
+    assert "podman login" in " ".join(invocation.notes)
+    assert "--entrypoint=" not in rendered("podman", request(tmp_path, entrypoint=True)).argv
+    (tmp_path / "a,b").mkdir()
+    comma = request(tmp_path, mounts=(Mount(source=f"{source}/a,b", destination="/c"),))
+    with pytest.raises(GipfelError, match="comma or a quote"):
+        rendered("podman", comma)
+
+
+def test_the_sandbox_is_told_by_its_environment(tmp_path):
+    image = _image(tmp_path)
+    for engine, is_podman in (("bubblewrap", False), ("podman", True)):
+        given = request(tmp_path, image=str(image), env={"A": ODD}, devices=("/dev/null",), entrypoint=True)
+        invocation = rendered(engine, given)
+        plan = json.loads(invocation.environment["GIPFEL_CONTAINER"])
+        assert invocation.argv == ("/usr/bin/python3", "-I", "-m", "gipfel_cluster.engines.sandbox")
+        assert (plan["podman"], plan["env"], plan["command"][-1]) == (is_podman, {"A": ODD}, ODD)
+        assert plan["devices"][0]["source"] == "/dev/null"
+
+
+@pytest.mark.parametrize(
+    "device", ["/dev/no-such-device", "/etc/passwd", "vendor.com/class=one", "nvidia.com/gpu=all"]
+)
+def test_a_device_that_is_not_here_is_one_line(tmp_path, device):
+    with pytest.raises(GipfelError) as error:
+        rendered("bubblewrap", request(tmp_path, image=str(_image(tmp_path)), devices=(device,)))
+    assert device in str(error.value)
+    assert error.value.fix
+
+
+@pytest.mark.parametrize(
+    ("image", "oci", "enroot"),
+    [
+        ("ubuntu", "docker.io/library/ubuntu", "ubuntu"),
+        ("ubuntu:24.04", "docker.io/library/ubuntu:24.04", "ubuntu:24.04"),
+        ("a/b", "docker.io/a/b", "a/b"),
+        ("nvcr.io#nvidia/cuda:13", "nvcr.io/nvidia/cuda:13", "nvcr.io#nvidia/cuda:13"),
+        ("nvcr.io/nvidia/cuda:13", "nvcr.io/nvidia/cuda:13", "nvcr.io#nvidia/cuda:13"),
+        ("me@host:5000#a/b:1", "host:5000/a/b:1", "me@host:5000#a/b:1"),
+        ("localhost/a", "localhost/a", "localhost#a"),
+        ("docker://a/b:1", "docker.io/a/b:1", "a/b:1"),
+        (
+            f"ghcr.io/a/b@sha256:{'0' * 64}",
+            f"ghcr.io/a/b@sha256:{'0' * 64}",
+            f"ghcr.io#a/b@sha256:{'0' * 64}",
+        ),
+    ],
+)
+def test_the_name_of_an_image_is_written_as_each_engine_wants_it(image, oci, enroot):
+    assert (read_reference(image).oci, read_reference(image).enroot) == (oci, enroot)
+
+
+def test_an_argv_of_podman_is_one_that_podman_reads(tmp_path):
+    if Podman().missing():
+        pytest.skip(str(Podman().missing()))
+    given = request(
+        tmp_path, env={"A": ODD, "GONE": ""}, workdir="/w", mounts=(Mount(source="/usr", destination="/u"),)
+    )
+    argv = list(rendered("podman", given).argv)
+    at = argv.index("run") + 1
+    done = subprocess.run(
+        [*argv[:at], "--pull=never", *argv[at:]], capture_output=True, text=True, timeout=60
+    )
+    # It read all of it, and then found no such image.
+    assert done.returncode == 125
+    assert HUB in done.stderr
+
+
+def _image(tmp_path: Path) -> Path:
+    image = tmp_path / "image"
+    (image / "etc").mkdir(parents=True, exist_ok=True)
+    return image
+
+
+def test_an_unpacked_layout_tells_its_entry_point(tmp_path):
+    image = _image(tmp_path)
+    (image / "blobs/sha256").mkdir(parents=True)
+
+    def blob(content: object) -> dict[str, str]:
+        text = json.dumps(content).encode()
+        digest = hashlib.sha256(text).hexdigest()
+        (image / "blobs/sha256" / digest).write_bytes(text)
+        return {"digest": f"sha256:{digest}"}
+
+    config = blob({"config": {"Entrypoint": ["/start", ODD], "Cmd": ["never"], "Env": ["A=b"]}})
+    (image / "index.json").write_text(json.dumps({"manifests": [blob({"config": config})]}))
+    for wanted, words in ((True, ["/start", ODD]), (False, [])):
+        given = request(tmp_path, image=str(image), entrypoint=wanted)
+        plan = json.loads(rendered("bubblewrap", given).environment["GIPFEL_CONTAINER"])
+        assert (plan["entrypoint"], plan["entry"]) == (wanted, words)
+
+
+def test_the_driver_is_what_the_loader_knows_with_all_its_names(tmp_path):
+    for name in ("libcuda.so.570.1", "libnvidia-ml.so.570.1", "libz.so.1"):
+        (tmp_path / name).touch()
+    for name in ("libcuda", "libnvidia-ml"):
+        (tmp_path / f"{name}.so.1").symlink_to(f"{name}.so.570.1")
+        (tmp_path / f"{name}.so").symlink_to(f"{name}.so.1")
+    lines = [
+        f"\t{each}.so.1 (libc6,x86-64) => {tmp_path}/{each}.so.1"
+        for each in ("libcuda", "libnvidia-ml", "libz")
+    ]
+    lines.append(f"\tlibcuda.so.1 (libc6) => {tmp_path}/of-32-bits.so.1")
+    which = {"nvidia-smi": str(tmp_path / "libz.so.1")}.get
+    found = host_driver("\n".join(lines), machine="x86_64", which=which)
+    assert [(Path(each.source).name, each.destination, each.links) for each in found] == [
+        ("libcuda.so.570.1", "", ("libcuda.so", "libcuda.so.1")),
+        ("libnvidia-ml.so.570.1", "", ("libnvidia-ml.so", "libnvidia-ml.so.1")),
+        ("libz.so.1", "/usr/bin/nvidia-smi", ()),
+    ]
+    assert host_driver("\n".join(lines[1:]), machine="x86_64", which=which) == ()
