@@ -13,10 +13,18 @@ from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runtime import Runtime
 from gipfel_cluster.runtime.model import Description
 from gipfel_extension.training.notebook_file import cells_done
-from gipfel_extension.training.notebook_job import NotebookJob, NotebookOptions, plan_notebook_job
+from gipfel_extension.training.notebook_job import (
+    NotebookJob,
+    NotebookOptions,
+    plan_notebook_job,
+    scheduler_of,
+)
+from gipfel_extension.training.standpoint import InContainer
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "spawner"))
 
+from broker_jobs import running_broker, write_edf
 from notebook_files import write_notebook
 
 HOSTILE = [
@@ -61,8 +69,8 @@ def test_values_travel_unchanged_and_never_in_the_script(home: Path, value: str)
     write_notebook(home / "in.ipynb")
     job = _plan(home, {"parameters": [("text", value)]})
     words = _words(job)
-    assert words[-3:] == ["-p", "text", value]
-    assert words.count("{python}") == 1 + (value == "{python}")
+    assert not value or value not in words[1:]
+    assert job.spec.options["parameters"] == [["text", value]]
     assert "touch" not in job.request.script
     assert job.request.script.count("\n") == 2
 
@@ -226,12 +234,54 @@ def test_the_edf_is_checked_before_anything_is_submitted(home: Path) -> None:
         _plan(home, {"edf": "./plain.toml", "engine": "warp"})
 
 
-def test_inside_a_container_it_says_that_it_works_outside(home: Path) -> None:
+def test_inside_a_container_without_a_broker_it_says_so(home: Path) -> None:
     write_notebook(home / "in.ipynb")
-    with pytest.raises(GipfelError, match="outside of containers only"):
+    with pytest.raises(GipfelError, match="broker does not answer"):
         _plan(home, GIPFEL_RUN="/run", GIPFEL_ENGINE="bubblewrap")
     # Outside the same name is a default.
     assert _plan(home, GIPFEL_ENGINE="host").spec.engine == "host"
+
+
+def test_inside_a_container_the_host_says_what_the_job_gets(home: Path) -> None:
+    write_notebook(home / "in.ipynb")
+    write_edf(home, "other")
+    with running_broker(home) as broker:
+        inside = {"GIPFEL_RUN": "/run", "GIPFEL_ENGINE": "bubblewrap", "GIPFEL_SOCKETS": broker.sockets}
+        # What the image says means nothing on the host.
+        job = _plan(home, {"edf": "other"}, **inside, PATH="/image/bin", OF_THE_IMAGE="x", GIPFEL_CLUSTER="x")
+        assert (job.inside, job.scheduler, job.spec.cluster, job.spec.engine) == (
+            True, "local", "here", "bubblewrap",
+        )  # fmt: skip
+        assert job.spec.edf == f"{home}/.edf/other.toml"
+        assert job.request.environment["PATH"] == broker.host["PATH"]
+        assert not {"OF_THE_IMAGE", "GIPFEL_SOCKETS", "GIPFEL_RUN"} & set(job.request.environment)
+        reached = scheduler_of(job, _environment(home, **inside))
+        assert reached.name == "broker"
+        with pytest.raises(GipfelError, match="only its own scheduler is reached: local"):
+            scheduler_of(_plan(home, {"scheduler": "slurm"}, **inside), _environment(home, **inside))
+        with pytest.raises(GipfelError, match="no EDF of this name"):
+            _plan(home, {"edf": "nowhere"}, **inside)
+
+
+def test_a_path_that_the_host_has_elsewhere_is_the_hosts(home: Path) -> None:
+    (home / "data").mkdir()
+    spot = write_notebook(home / "data" / "in.ipynb")
+
+    class Elsewhere(InContainer):
+        """A container that mounts ``data`` under another name."""
+
+        def on_host(self, path: Path) -> Path:
+            return Path("/project") / path.relative_to(home / "data") if path != home else path
+
+    with running_broker(home) as broker:
+        options = NotebookOptions(notebook=spot, output=home / "data" / "out.ipynb")
+        here = Elsewhere(broker.socket)
+        job = plan_notebook_job(options, environment={}, directory=home / "data", here=here)
+    assert job.spec.folders == ("/project",)
+    assert job.spec.directory == "/project"
+    assert job.request.output == "/project/out.ipynb.log"
+    assert "/project/in.ipynb" in job.spec.command
+    assert (job.output, job.log) == (home / "data/out.ipynb", home / "data/out.ipynb.log")
 
 
 def test_how_far_a_run_is_is_read_from_its_output(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from gipfel_cluster.scheduler.durations import format_duration, parse_duration
 from gipfel_cluster.scheduler.gres import GpuCount, parse_gpus
 from gipfel_cluster.scheduler.hostlist import expand_hostlist
-from gipfel_cluster.scheduler.slurm_answers import read_address, read_jobs, read_partitions, refusal
+from gipfel_cluster.scheduler.slurm_answers import read_address, read_jobs, refusal
+from gipfel_cluster.scheduler.slurm_site import read_partitions
 
 
 @pytest.mark.parametrize(
@@ -106,11 +107,12 @@ def test_jobs_of_squeue() -> None:
     assert (jobs["3"].answer, jobs["3"].state, jobs["3"].reason) == (
         "running",
         "PENDING",
-        "waiting for free nodes",
+        "no fitting nodes are free",
     )
     assert jobs["3"].expected_start.startswith("2026-11-21T03:52:00")
     assert (jobs["4"].nodes, jobs["4"].expected_start) == (("node01", "node02"), "")
-    assert (jobs["5"].reason, jobs["5"].expected_start) == ("AssocGrpGRES", "")
+    assert jobs["5"].reason == "everybody with this account together has as many GPUs as it allows"
+    assert jobs["5"].expected_start == ""
     assert jobs["6"].answer == "unknown"
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import click
 
 from .edf import edf
+from .kernel import kernel
 from .runtime import runtime
 from .submit import submit
 from .terminal import examples, tell
@@ -19,6 +20,7 @@ _INTERRUPTED = 130
     epilog=examples(
         "gipfel edf check my-env --here           what is wrong with an environment",
         "gipfel runtime build ~/.gipfel/runtime   the interpreter and server for images",
+        "gipfel kernel add my-env                 a kernel in another environment's container",
         "gipfel submit in.ipynb out.ipynb --wait  a notebook as a batch job",
     ),
 )
@@ -28,8 +30,22 @@ def gipfel() -> None:
 
 
 gipfel.add_command(edf)
+gipfel.add_command(kernel)
 gipfel.add_command(runtime)
 gipfel.add_command(submit)
+
+
+def _tell_whole_sentences(group: click.Group) -> None:
+    """Let the list of a group's commands show first sentences whole, which click cuts at the line's end."""
+    for command in group.commands.values():
+        if command.help and not command.short_help:
+            text = " ".join(command.help.partition("\n\n")[0].split())
+            command.short_help = text.partition(". ")[0].rstrip(".")
+        if isinstance(command, click.Group):
+            _tell_whole_sentences(command)
+
+
+_tell_whole_sentences(gipfel)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

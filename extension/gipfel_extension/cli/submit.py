@@ -28,6 +28,12 @@ _INTERRUPTED = 130
 @click.option(
     "-p", "parameters", type=(str, str), multiple=True, metavar="K V", help="A parameter and its value."
 )
+@click.option(
+    "--kernel",
+    default="",
+    metavar="NAME",
+    help="By default the notebook's. In an image with Python, python3 is the image's, gipfel the runtime's.",
+)
 @click.option("--edf", default="", metavar="FILE|NAME", help="The environment; without one the node itself.")
 @click.option("--nodes", default=1, show_default=True, type=click.IntRange(min=1), metavar="N")
 @click.option("--gpus-per-node", default=0, show_default=True, type=click.IntRange(0, 1024), metavar="N")
@@ -44,7 +50,7 @@ _INTERRUPTED = 130
 @click.option(
     "--runtime",
     default="",
-    metavar="DIR",
+    metavar="DIR|FILE.sqsh",
     help="The runtime for images; by default $GIPFEL_RUNTIME, the one that runs this, ~/.gipfel/runtime.",
 )
 @click.option(
@@ -55,7 +61,8 @@ def submit(*, wait: bool, **options: Any) -> int:
     """Run the notebook IN.ipynb as a batch job on one node and write it, executed, to OUT.ipynb.
 
     Its 'parameters' cell takes the values of -p. The notebook runs in the folder that you are in. The job's
-    number is printed on stdout; its log is OUT.ipynb.log.
+    number is printed on stdout; its log is OUT.ipynb.log. Inside a container files must be in mounted
+    folders, and the job gets the host's variables.
     """
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415
 
@@ -76,6 +83,8 @@ def submit(*, wait: bool, **options: Any) -> int:
     job_id = asyncio.run(scheduler.submit(job.request))
     click.echo(job_id)
     tell(f"job {job_id} is submitted ({job.scheduler}); its log is {job.log}")
+    if job.inside and job.scheduler == "local":
+        tell(f"job {job_id} ends with the job that it was submitted from, at the latest")
     return _wait(scheduler, job_id, job) if wait else 0
 
 

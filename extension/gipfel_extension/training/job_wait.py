@@ -78,6 +78,9 @@ def last_lines(log: Path) -> list[str]:
 
 def how_to_leave(job_id: str, job: NotebookJob, environment: Mapping[str, str]) -> str:
     """Where to look for a job that goes on, and how to end it, in one line."""
+    if job.inside:
+        end = f", end it with `scancel {job_id}` on the host" if job.scheduler == "slurm" else ""
+        return f"job {job_id} goes on: look with `tail -f {job.log}`{end}"
     if job.scheduler == "slurm":
         look, end = f"`squeue -j {job_id}`", f"`scancel {job_id}`"
         return f"job {job_id} goes on: look with {look}, end it with {end}; its log is {job.log}"

@@ -10,6 +10,9 @@ from typing import Any
 
 from gipfel_cluster.model import GipfelError, one_line
 
+#: As a word of papermill's arguments, ``-p NAME VALUE`` of every parameter of the run.
+RECORDED = "--recorded-parameters"
+
 _TAG = "parameters"
 # Slurm would read these in the log's path as patterns.
 _PATTERNS = ("%", "\\")

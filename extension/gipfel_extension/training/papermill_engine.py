@@ -1,12 +1,16 @@
 """``python -m gipfel_extension.training.papermill_engine``: papermill as a job runs it on a shared node.
 
-The arguments are papermill's own, the notebook first. Messages to the kernel go through files of the user's
+The arguments are papermill's own, the notebook first; `RECORDED` stands for the parameters in the run's
+record, whose values nobody else on the node must read. Messages to the kernel go through files of the user's
 own (``ipc``) instead of ports of the node, and an error is the notebook's, without the stack of what ran it.
 """
 
 import json
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from jupyter_client.kernelspec import KernelSpecManager
@@ -16,8 +20,10 @@ from papermill.exceptions import PapermillExecutionError
 from traitlets.config import Config
 
 from gipfel_cluster.model import one_line
+from gipfel_cluster.runs import RunFolder
 
-from .notebook_file import unbraced
+from ..kernels import offer_image_kernel
+from .notebook_file import RECORDED, unbraced
 
 NAME = "gipfel"
 
@@ -36,8 +42,9 @@ def main(arguments: Sequence[str]) -> int:
     """Run a notebook; 1 where a cell fails or it can't be run, 138 where its kernel dies."""
     papermill_engines.register(NAME, GipfelEngine)
     try:
-        _find_kernel(arguments[0])
-        papermill.main([*arguments, "--engine", NAME], "papermill", standalone_mode=False)
+        offer_image_kernel(os.environ)
+        _find_kernel(arguments)
+        papermill.main([*_words(arguments, os.environ), "--engine", NAME], "papermill", standalone_mode=False)
     except PapermillExecutionError as error:
         sys.stderr.write(f"{error}\n")
         sys.stderr.write(f"gipfel: The notebook failed: {one_line(f'{error.ename}: {error.evalue}')}\n")
@@ -50,10 +57,19 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _find_kernel(notebook: str) -> None:
-    """Look for the notebook's kernel before papermill writes the first lines of its output."""
-    content = json.loads(unbraced(notebook).read_bytes())
-    KernelSpecManager().get_kernel_spec(content["metadata"]["kernelspec"]["name"])
+def _words(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    words = [word for word in arguments if word != RECORDED]
+    if len(words) < len(arguments):
+        options = RunFolder(Path(environment["GIPFEL_RUN"])).read_record().get("options", {})
+        words += [word for name, value in options.get("parameters", ()) for word in ("-p", name, value)]
+    return words
+
+
+def _find_kernel(arguments: Sequence[str]) -> None:
+    """Look for the kernel before papermill writes the first lines of its output."""
+    content = json.loads(unbraced(arguments[0]).read_bytes())
+    asked = dict(pairwise(arguments)).get("--kernel")
+    KernelSpecManager().get_kernel_spec(asked or content["metadata"]["kernelspec"]["name"])
 
 
 if __name__ == "__main__":

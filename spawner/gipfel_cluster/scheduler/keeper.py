@@ -21,6 +21,8 @@ from ..runs import write_atomically
 from .processes import Process, descendants, kill_tree
 
 GRACE_SECONDS = 10.0
+#: The file in the job's folder with the seconds by which its time limit was extended.
+EXTENSION = "extension"
 _WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 _PDEATHSIG = 1  # PR_SET_PDEATHSIG
@@ -110,7 +112,15 @@ def _tell(pids: tuple[int, ...]) -> None:
             os.kill(pid, signal.SIGTERM)
 
 
-def _keep(job: int, seconds: int | None) -> Ending:
+def _extension(folder: Path) -> int:
+    """Seconds that were added to the limit since the job began; see `EXTENSION`."""
+    try:
+        return int((folder / EXTENSION).read_text())
+    except (FileNotFoundError, ValueError):
+        return 0
+
+
+def _keep(job: int, seconds: int | None, folder: Path) -> Ending:
     """Wait for the job; end it when a signal or the clock says so, and then what it left behind."""
     deadline = None if seconds is None else time.monotonic() + seconds
     state, code, last = "", None, 0.0
@@ -118,7 +128,8 @@ def _keep(job: int, seconds: int | None) -> Ending:
         caught = signal.sigtimedwait(_WATCHED, 0.2 if last else 1.0)
         if caught is not None and caught.si_signo != signal.SIGCHLD:
             state = state or "CANCELLED"
-        if deadline is not None and time.monotonic() > deadline:
+        # The file is read only when the time is up.
+        if deadline is not None and (over := time.monotonic() - deadline) > 0 and over > _extension(folder):
             state = state or "TIMEOUT"
         ended = _reap(job)
         if ended is not None:
@@ -153,7 +164,7 @@ def main() -> int:
     empty = os.open(os.devnull, os.O_RDWR)
     for target in (0, 1, 2):
         os.dup2(empty, target)
-    ending = _keep(pid, job.seconds)
+    ending = _keep(pid, job.seconds, folder)
     write_atomically(folder / "exit.json", ending.model_dump_json())
     return 0
 

@@ -15,13 +15,14 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ..model import GipfelError
+from ..runs import write_atomically
 from .account import own_name
-from .command import run_command
 from .durations import parse_duration
-from .gres import GpuCount
-from .keeper import GRACE_SECONDS, Ending, KeptJob
+from .keeper import EXTENSION, GRACE_SECONDS, Ending, KeptJob
+from .local_machine import count_gpus, local_cpus, local_gpus, local_memory
 from .processes import Process, kill_tree
 from .protocol import JobRequest, JobStatus, Partition
+from .site import Choices
 
 _ID = re.compile(r"[0-9]+-[0-9a-f]{6}")
 _START_SECONDS = 20.0
@@ -79,6 +80,10 @@ class LocalScheduler:
             raise GipfelError(f"The job can't be started: {error.strerror} ({error.filename}).") from error
         job_id = f"{keeper.pid}-{secrets.token_hex(3)}"
         environment["GIPFEL_JOB_ID"] = job_id
+        seconds = parse_duration(request.time) if request.time else None
+        if seconds is not None:
+            # As Slurm's SLURM_JOB_END_TIME.
+            environment["GIPFEL_JOB_END_TIME"] = str(int(time.time()) + seconds)
         (self._folder / job_id).mkdir(mode=0o700)
         plan = KeptJob(
             folder=str(self._folder / job_id),
@@ -87,7 +92,7 @@ class LocalScheduler:
             output=request.output.replace("%j", job_id),
             environment=environment,
             user=request.user if request.user != own_name() else "",
-            seconds=parse_duration(request.time) if request.time else None,
+            seconds=seconds,
         )
         try:
             await _hand_over(keeper, plan)
@@ -113,27 +118,47 @@ class LocalScheduler:
             kill_tree(keeper.pid)
             keeper.signal(signal.SIGKILL)
 
+    async def extend(self, job_id: str, minutes: int) -> None:
+        """Add to a running job's limit; its keeper looks when the time is up."""
+        keeper = self._keeper(job_id)
+        if keeper is None or not keeper.alive:
+            raise GipfelError("This job does not run any more.")
+        path = self._folder / job_id / EXTENSION
+        before = int(path.read_text()) if path.exists() else 0
+        write_atomically(path, str(before + minutes * 60))
+
     async def address(self, node: str) -> str:  # noqa: ARG002 - the Protocol's
         """The loopback address: a job runs where the hub runs."""
         return "127.0.0.1"
 
     async def partitions(self) -> tuple[Partition, ...]:
-        """One partition, this machine."""
-        gpus = await self._gpus()
-        counts = (GpuCount(count=len(gpus)),) if gpus else ()
-        return (Partition(name="local", default=True, gpus=counts, nodes=1, idle=1),)
+        """One partition, this machine; a GPU is idle when no process computes on it."""
+        gpus = await local_gpus(self._environment)
+        return (
+            Partition(
+                name="local",
+                default=True,
+                gpus=count_gpus(gpus),
+                all_gpus=count_gpus(gpus),
+                idle_gpus=count_gpus([each for each in gpus if not each.busy]),
+                nodes=1,
+                idle=1,
+                cpus=local_cpus(),
+                memory=local_memory(),
+            ),
+        )
+
+    async def choices(self, user: str) -> Choices:  # noqa: ARG002 - the Protocol's
+        """Nothing to choose: a machine keeps no accounts."""
+        return Choices()
+
+    async def expected_start(self, request: JobRequest) -> str:  # noqa: ARG002 - the Protocol's
+        """At once."""
+        return ""
 
     async def _gpus(self) -> tuple[str, ...]:
         """Indices of this machine's GPUs; none where there is no driver."""
-        program = shutil.which("nvidia-smi", path=self._environment.get("PATH"))
-        if program is None:
-            return ()
-        argv = (program, "--query-gpu=index", "--format=csv,noheader")
-        try:
-            result = await run_command(argv, environment=self._environment, limit=10)
-        except (GipfelError, TimeoutError):
-            return ()
-        return tuple(word for word in result.output.split() if word.isdecimal()) if result.code == 0 else ()
+        return tuple(each.index for each in await local_gpus(self._environment))
 
     def _status(self, job_id: str) -> JobStatus:
         nodes = (self._node,)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import AfterValidator, Field, field_validator
 
-from ..model import Frozen, Line
+from ..model import Frozen, GipfelError, Line
 from .durations import parse_duration
 from .gres import GpuCount
 
@@ -43,7 +43,10 @@ class JobRequest(Frozen):
 
     ``environment`` is all that the job gets; its values travel in the environment of the command that
     submits, never in an argument. ``output`` is the job's log, where ``%j`` stands for the job's number.
-    ``user`` is the unix user to act as, empty for the one that asks.
+    ``user`` is the unix user to act as, empty for the one that asks. ``mark`` is a word by which the job is
+    found again when the scheduler took it without saying so; ``requeue`` whether the scheduler may run the
+    job a second time after a node has failed. ``site_arguments`` are the site's own, never a user's, for the
+    command that submits.
     """
 
     name: Annotated[Line, Field(min_length=1, max_length=128)]
@@ -61,6 +64,9 @@ class JobRequest(Frozen):
     gpus_per_node: Annotated[int, Field(ge=0, le=1024)] = 0
     cpus_per_task: Annotated[int, Field(ge=0, le=65536)] = 0
     time: TimeLimit = ""
+    mark: Annotated[Line, _word(r"[A-Za-z0-9-]+", 64)] = ""
+    requeue: bool = True
+    site_arguments: tuple[Annotated[Line, Field(pattern=r"^-", max_length=1000)], ...] = ()
     environment: dict[str, str] = Field(default={})
     user: Annotated[Line, Field(pattern=r"^(?:[A-Za-z0-9_][A-Za-z0-9_.@-]*\$?)?$", max_length=128)] = ""
 
@@ -87,7 +93,8 @@ class JobStatus(Frozen):
 
     ``state`` is Slurm's word in upper case (a job that waits is ``running`` with the state ``PENDING``);
     ``reason`` is why it waits or ended, in words for people; ``expected_start`` is the scheduler's guess as
-    an ISO time.
+    an ISO time; ``wants`` is what a waiting job asks for, ``place`` where it stands in its partition's line
+    (1 is next), and ``stuck`` that it stays there until a person acts.
     """
 
     answer: Literal["running", "ended", "unknown"]
@@ -96,17 +103,50 @@ class JobStatus(Frozen):
     reason: str = ""
     expected_start: str = ""
     exit_code: int | None = None
+    partition: str = ""
+    wants: str = ""
+    place: int | None = None
+    stuck: bool = False
+
+
+class LostJobError(GipfelError):
+    """A job that the scheduler may have taken, or not: nobody waited for its answer to the end.
+
+    Parameters
+    ----------
+    mark, user
+        By which the job is found, and whose it is.
+    error
+        What happened.
+    """
+
+    def __init__(self, mark: str, user: str, error: GipfelError | None = None) -> None:
+        super().__init__(
+            error.problem if error else "The submission was broken off.", error.fix if error else ""
+        )
+        self.mark = mark
+        self.user = user
 
 
 class Partition(Frozen):
-    """A partition as the form shows it; ``seconds`` is its time limit, None where it has none."""
+    """A partition as the form shows it.
+
+    ``seconds`` is its time limit, None where it has none; ``default_seconds`` is that of a job that names
+    none, None where that is not known. ``gpus``, ``cpus`` and ``memory`` (MiB) are those of its largest node,
+    ``all_gpus`` and ``idle_gpus`` those of all its nodes together; 0 where they are not known.
+    """
 
     name: str
     default: bool = False
     seconds: int | None = None
+    default_seconds: int | None = None
     gpus: tuple[GpuCount, ...] = ()
+    all_gpus: tuple[GpuCount, ...] = ()
+    idle_gpus: tuple[GpuCount, ...] = ()
     nodes: int = 0
     idle: int = 0
+    cpus: int = 0
+    memory: int = 0
 
 
 class Scheduler(Protocol):

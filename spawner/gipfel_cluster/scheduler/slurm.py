@@ -1,23 +1,32 @@
 """Slurm through its commands: argv lists, a time limit for each, no shell."""
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 
 from ..model import GipfelError, one_line
 from .account import acting_as
 from .command import CommandResult, run_command
-from .protocol import JobRequest, JobStatus, Partition
+from .protocol import JobRequest, JobStatus, LostJobError, Partition
+from .site import Choices
 from .slurm_answers import (
     JOB_FIELDS,
-    PARTITION_FIELDS,
-    no_answer,
+    MARK_FIELDS,
+    SilentSlurmError,
     read_address,
     read_jobs,
-    read_partitions,
+    read_marked,
     refusal,
 )
+from .slurm_line import LINE_FIELDS, read_line
+from .slurm_site import SlurmSite
 
 _FRESH_SECONDS = 30.0
+_LINE_SECONDS = 15.0
+# What nobody waits for in front of a page may take longer: a busy controller answers within a minute.
+_PATIENCE = 6
+# One argument holds 128 KiB, and a job's number with its comma at most 11 bytes.
+_MOST_JOBS = 4000
 
 
 class SlurmScheduler:
@@ -33,7 +42,7 @@ class SlurmScheduler:
     exec_prefix
         How to act as another user; see `acting_as`.
     limit
-        Seconds that a command may take.
+        Seconds that a command may take; six times as many for submitting and for asking about jobs.
     """
 
     name = "slurm"
@@ -45,6 +54,8 @@ class SlurmScheduler:
         self._limit = limit
         self._partitions: tuple[float, tuple[Partition, ...]] | None = None
         self._addresses: dict[str, tuple[float, str]] = {}
+        self._site = SlurmSite(self._run)
+        self._line: tuple[float, Mapping[str, int]] = (0.0, {})
 
     async def submit(self, request: JobRequest) -> str:
         """Submit with ``sbatch``; the script goes to its input and the environment through its own."""
@@ -56,9 +67,17 @@ class SlurmScheduler:
             # Slurm sets it only for jobs that ask for GPUs; without it such a job sees those of its
             # neighbours.
             environment["CUDA_VISIBLE_DEVICES"] = ""
-        result = await self._run(
-            submit_arguments(request), user=request.user, environment=environment, given=request.script
-        )
+        try:
+            result = await self._run(
+                submit_arguments(request),
+                user=request.user,
+                environment=environment,
+                given=request.script,
+                patience=_PATIENCE,
+            )
+        except SilentSlurmError as error:
+            # It may have taken the job and not come to say so.
+            raise LostJobError(request.mark, request.user, error) from None
         # Only the last line: a plugin may print before it. A federated cluster adds ";name".
         lines = result.output.strip().splitlines()
         job_id = lines[-1].partition(";")[0].strip() if lines else ""
@@ -70,21 +89,52 @@ class SlurmScheduler:
         return job_id
 
     async def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-        """Ask ``squeue`` once for all; a job that Slurm has forgotten has ended."""
+        """Ask ``squeue`` once for all, or once for every 4000; a job that Slurm has forgotten has ended."""
         answers = {each: JobStatus(answer="ended") for each in job_ids if not each.isdecimal()}
         asked = sorted({each for each in job_ids if each.isdecimal()}, key=int)
-        if not asked:
-            return answers
+        for first in range(0, len(asked), _MOST_JOBS):
+            answers |= await self._query_some(asked[first : first + _MOST_JOBS])
+        if any(each.wants for each in answers.values()):
+            line = await self._ask_line()
+            answers |= {
+                each: status.model_copy(update={"place": line.get(each)})
+                for each, status in answers.items()
+                if status.wants
+            }
+        return answers
+
+    async def _query_some(self, asked: Sequence[str]) -> dict[str, JobStatus]:
         argv = ("squeue", "--noheader", "--states=all", f"--jobs={','.join(asked)}", f"--Format={JOB_FIELDS}")
         missing = JobStatus(answer="ended", reason="Slurm no longer knows this job.")
         try:
-            found = read_jobs((await self._run(argv)).output)
+            found = read_jobs((await self._run(argv, patience=_PATIENCE)).output)
         except GipfelError as error:
             # squeue says so only of a single job; of several it leaves the unknown ones out.
             if not (len(asked) == 1 and "Invalid job id" in error.problem):
                 missing = JobStatus(answer="unknown", reason=error.problem)
             found = {}
-        return answers | {each: found.get(each, missing) for each in asked}
+        return {each: found.get(each, missing) for each in asked}
+
+    async def _ask_line(self) -> Mapping[str, int]:
+        """Who is before whom, at most every 15 seconds; nothing where that is not told."""
+        if time.monotonic() - self._line[0] > _LINE_SECONDS:
+            argv = ("squeue", "--noheader", "--states=PENDING", "--sort=-p,i", f"--Format={LINE_FIELDS}")
+            line: Mapping[str, int] = {}
+            with contextlib.suppress(GipfelError):
+                line = read_line((await self._run(argv)).output)
+            self._line = (time.monotonic(), line)
+        return self._line[1]
+
+    async def find(self, mark: str) -> str | None:
+        """The number of the job that was submitted with this mark.
+
+        Raises
+        ------
+        GipfelError
+            Slurm does not answer.
+        """
+        argv = ("squeue", "--noheader", "--states=all", f"--Format={MARK_FIELDS}")
+        return read_marked((await self._run(argv, patience=_PATIENCE)).output, mark)
 
     async def cancel(self, job_id: str, *, user: str = "") -> None:
         """Cancel with ``scancel`` as the job's user; returns before the job has ended."""
@@ -94,6 +144,10 @@ class SlurmScheduler:
             except GipfelError as error:
                 if "Invalid job id" not in error.problem and "already completed" not in error.problem:
                     raise
+
+    async def extend(self, job_id: str, minutes: int) -> None:
+        """Add to a running job's limit with ``scontrol`` as the hub's user, who must be an operator."""
+        await self._run(("scontrol", "update", f"JobId={int(job_id)}", f"TimeLimit+={int(minutes)}"))
 
     async def address(self, node: str) -> str:
         """``NodeAddr`` of the node, at most 30 seconds old."""
@@ -113,9 +167,16 @@ class SlurmScheduler:
         """Ask ``sinfo``, at most every 30 seconds."""
         if self._partitions and time.monotonic() - self._partitions[0] < _FRESH_SECONDS:
             return self._partitions[1]
-        result = await self._run(("sinfo", "--noheader", "--exact", f"--format={PARTITION_FIELDS}"))
-        self._partitions = (time.monotonic(), read_partitions(result.output))
+        self._partitions = (time.monotonic(), await self._site.partitions())
         return self._partitions[1]
+
+    async def choices(self, user: str) -> Choices:
+        """What a user may choose, from ``sacctmgr`` and ``scontrol``."""
+        return await self._site.choices(user)
+
+    async def expected_start(self, request: JobRequest) -> str:
+        """Ask ``sbatch --test-only``, as the user; no job is made."""
+        return await self._site.expected_start(request, submit_arguments(request))
 
     async def _run(
         self,
@@ -124,15 +185,17 @@ class SlurmScheduler:
         user: str = "",
         environment: Mapping[str, str] | None = None,
         given: str = "",
+        patience: int = 1,
     ) -> CommandResult:
         program = argv[0]
         full = (*acting_as(user, self._exec_prefix), *argv)
+        limit = self._limit * patience
         try:
             result = await run_command(
-                full, environment=environment or self._environment, limit=self._limit, given=given
+                full, environment=environment or self._environment, limit=limit, given=given
             )
         except TimeoutError as error:
-            raise no_answer(f"Slurm did not answer within {self._limit:g} s ({program}).") from error
+            raise SilentSlurmError(f"Slurm did not answer within {limit:g} s ({program}).") from error
         if result.code != 0:
             raise refusal(program, result.errors)
         return result
@@ -151,6 +214,10 @@ def submit_arguments(request: JobRequest) -> tuple[str, ...]:
         f"--nodes={request.nodes}",
         f"--output={request.output or '/dev/null'}",
     ]
+    if request.mark:
+        argv.append(f"--comment={request.mark}")
+    if not request.requeue:
+        argv.append("--no-requeue")
     if request.gpus_per_node:
         argv.append(f"--gres=gpu:{request.gpus_per_node}")
     if request.cpus_per_task:
@@ -166,4 +233,4 @@ def submit_arguments(request: JobRequest) -> tuple[str, ...]:
         "time": request.time,
     }
     argv += [f"--{option}={value}" for option, value in optional.items() if value]
-    return tuple(argv)
+    return (*argv, *request.site_arguments)

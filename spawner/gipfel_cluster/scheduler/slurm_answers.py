@@ -3,61 +3,31 @@
 from datetime import datetime
 
 from ..model import GipfelError, one_line
-from .durations import parse_duration
 from .gres import parse_gpus
 from .hostlist import expand_hostlist
-from .protocol import JobStatus, Partition
+from .protocol import JobStatus
+from .slurm_reasons import can_never_start, explain_reason
+from .slurm_states import WAITING, answer_of
 
 #: squeue's fields for `read_jobs`; the suffix keeps it from cutting long values off.
 JOB_FIELDS = ",".join(
-    f"{field}:|" for field in ("JobID", "State", "NodeList", "StartTime", "exit_code", "Reason")
+    f"{field}:|"
+    for field in (
+        *("JobID", "State", "NodeList", "StartTime", "exit_code", "Reason"),
+        *("Partition", "NumNodes", "tres-per-node"),
+    )
 )
-#: sinfo's fields for `read_partitions`.
-PARTITION_FIELDS = "%R|%P|%a|%l|%D|%T|%G"
+#: squeue's fields for `read_marked`.
+MARK_FIELDS = "JobID:|,Comment:|"
 
-_ALIVE = frozenset(
-    (
-        *(
-            "PENDING",
-            "CONFIGURING",
-            "RUNNING",
-            "COMPLETING",
-            "SUSPENDED",
-            "STOPPED",
-            "REQUEUED",
-            "REQUEUE_HOLD",
-        ),
-        *("REQUEUE_FED", "RESIZING", "RESV_DEL_HOLD", "SIGNALING", "SPECIAL_EXIT", "STAGE_OUT"),
-    )
-)
-_ENDED = frozenset(
-    (
-        *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL"),
-        *("OUT_OF_MEMORY", "PREEMPTED", "RECONFIG_FAIL", "REVOKED", "TIMEOUT"),
-    )
-)
-_REASONS = {
-    "Resources": "waiting for free nodes",
-    "Priority": "other jobs are before it",
-    "Dependency": "waiting for another job",
-    "Reservation": "waiting for its reservation to begin",
-    "ReqNodeNotAvail": "its nodes are down or reserved",
-    "PartitionDown": "its partition is down",
-    "PartitionInactive": "its partition is inactive",
-    "PartitionNodeLimit": "it asks for more nodes than its partition allows",
-    "PartitionTimeLimit": "it asks for more time than its partition allows",
-    "JobHeldAdmin": "an administrator holds it",
-    "JobHeldUser": "it is held",
-    "QOSMaxJobsPerUserLimit": "you have as many jobs as your QoS allows",
-    "QOSMaxGRESPerUser": "you have as many GPUs as your QoS allows",
-    "AssocMaxJobsLimit": "your account has as many jobs as it may",
-    "BeginTime": "waiting for its begin time",
-    "NonZeroExitCode": "it ended with an error",
-    "TimeLimit": "it reached its time limit",
-    "OutOfMemory": "it used more memory than it asked for",
-}
 _ADVICE = (
     ("invalid partition", "Pick another partition."),
+    ("partition not available", "This partition takes no jobs now: pick another one."),
+    ("not permitted to use this partition", "Pick another partition, or ask for access to this one."),
+    ("node count specification invalid", "Ask for fewer nodes, or pick another partition."),
+    ("reservation is invalid", "Leave the reservation empty, or pick one that has begun."),
+    ("feature specification", "Leave the constraint empty: no node has this feature."),
+    ("job violates accounting/qos policy", "Ask for less, end one of your jobs, or pick another account."),
     ("invalid account", "Pick another account, or ask for access to this one."),
     ("invalid qos", "Pick another QoS, or ask for access to this one."),
     ("time limit", "Ask for less time, or pick another partition."),
@@ -77,49 +47,45 @@ _SILENT = (
 )
 
 
+class SilentSlurmError(GipfelError):
+    """Slurm does not answer, which says nothing about any job."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem, "Its controller may be down; try again in a few minutes.")
+
+
 def read_jobs(output: str) -> dict[str, JobStatus]:
     """Jobs of ``squeue --Format=JOB_FIELDS``; a state that is not known is ``unknown``."""
     jobs: dict[str, JobStatus] = {}
     for line in output.splitlines():
-        fields = line.split("|")
+        fields = [field.strip() for field in line.split("|")]
         if len(fields) < 6:
             continue
-        job_id, state, nodes, start, status, reason = (field.strip() for field in fields[:6])
-        waits = state in {"PENDING", "CONFIGURING"}
-        ended = state in _ENDED
+        job_id, state, nodes, start, status, reason = fields[:6]
+        partition, count, gpus = (*fields[6:9], "", "", "")[:3]
+        answer = answer_of(state)
+        waits = state in WAITING
         jobs[job_id] = JobStatus(
-            answer="ended" if ended else "running" if state in _ALIVE else "unknown",
+            answer=answer,
             state=state,
             nodes=_nodes(nodes),
-            reason=_reason(reason) if waits or ended else "",
+            reason=explain_reason(reason) if waits or answer == "ended" else "",
             expected_start=_time(start) if waits else "",
-            exit_code=_exit_code(status) if ended else None,
+            exit_code=_exit_code(status) if answer == "ended" else None,
+            partition=partition,
+            wants=_wants(count, gpus) if waits else "",
+            stuck=waits and can_never_start(reason),
         )
     return jobs
 
 
-def read_partitions(output: str) -> tuple[Partition, ...]:
-    """Partitions of ``sinfo --exact --format=PARTITION_FIELDS`` that are up, in its order."""
-    found: dict[str, Partition] = {}
+def read_marked(output: str, mark: str) -> str | None:
+    """The number of the job whose comment is ``mark``, in ``squeue --Format=MARK_FIELDS``."""
     for line in output.splitlines():
-        fields = [field.strip() for field in line.split("|", 6)]
-        if len(fields) < 7 or fields[2] != "up":
-            continue
-        name, marked, _, limit, nodes, state, gres = fields
-        count = int(nodes) if nodes.isdecimal() else 0
-        before = found.get(name) or Partition(name=name, default=marked.endswith("*"), seconds=_limit(limit))
-        most = {each.type: each for each in before.gpus}
-        for each in parse_gpus(gres):
-            if each.type not in most or each.count > most[each.type].count:
-                most[each.type] = each
-        found[name] = before.model_copy(
-            update={
-                "gpus": tuple(most.values()),
-                "nodes": before.nodes + count,
-                "idle": before.idle + (count if state in {"idle", "idle~", "idle#"} else 0),
-            }
-        )
-    return tuple(found.values())
+        job_id, _, rest = line.partition("|")
+        if mark and rest.rstrip("|").strip() == mark:
+            return job_id.strip()
+    return None
 
 
 def read_address(output: str) -> str | None:
@@ -136,14 +102,9 @@ def refusal(program: str, errors: str) -> GipfelError:
     said = lines[-1].removeprefix(f"{program}: ").removeprefix("error: ") if lines else "it gave no reason"
     lower = " ".join(lines).lower()
     if any(phrase in lower for phrase in _SILENT):
-        return no_answer(f"Slurm did not answer ({program}: {said[:200]}).")
+        return SilentSlurmError(f"Slurm did not answer ({program}: {said[:200]}).")
     advice = next((advice for phrase, advice in _ADVICE if phrase in lower), "")
     return GipfelError(f"Slurm refused ({program}): {said[:300].rstrip('.')}.", advice)
-
-
-def no_answer(problem: str) -> GipfelError:
-    """The error for a Slurm that is silent."""
-    return GipfelError(problem, "Its controller may be down; try again in a few minutes.")
 
 
 def _nodes(hostlist: str) -> tuple[str, ...]:
@@ -153,9 +114,16 @@ def _nodes(hostlist: str) -> tuple[str, ...]:
         return ()
 
 
-def _reason(word: str) -> str:
-    plain = word.strip("()")
-    return "" if plain == "None" else _REASONS.get(plain.split(",")[0], plain)
+def _wants(count: str, resources: str) -> str:
+    """What a job waits for: ``4 GPUs``, ``2 nodes with 4 GPUs each``, ``a node``."""
+    nodes = int(count) if count.isdecimal() else 1
+    # Older: "gres:gpu:4"; since 23.11: "gres/gpu:4".
+    plain = resources.replace("gres/", "").replace("gres:", "")
+    gpus = sum(each.count for each in parse_gpus(plain))
+    some = f"{gpus} GPU{'s' if gpus > 1 else ''}"
+    if nodes == 1:
+        return some if gpus else "a node"
+    return f"{nodes} nodes with {some} each" if gpus else f"{nodes} nodes"
 
 
 def _time(text: str) -> str:
@@ -170,10 +138,3 @@ def _exit_code(status: str) -> int | None:
         return None
     number = int(status)
     return 128 + (number & 127) if number & 127 else number >> 8
-
-
-def _limit(text: str) -> int | None:
-    try:
-        return parse_duration(text)
-    except ValueError:
-        return None

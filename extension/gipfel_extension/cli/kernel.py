@@ -1,0 +1,197 @@
+"""``gipfel kernel``: kernels in another EDF's container, or of a virtual environment."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from .terminal import examples, tell
+
+if TYPE_CHECKING:
+    from .kernel_probe import KernelPython
+    from .kernelspec import KernelSpec
+
+
+@click.group(
+    epilog=examples(
+        "gipfel kernel add pytorch                  a kernel in the container of another EDF",
+        "gipfel kernel add --venv ~/venvs/analysis  a kernel of a virtual environment",
+        "gipfel kernel list",
+        "gipfel kernel remove pytorch",
+    )
+)
+def kernel() -> None:
+    """Kernels beside the server's own: in another EDF's container, or of a virtual environment."""
+
+
+@kernel.command(
+    epilog=examples(
+        "gipfel kernel add pytorch",
+        "gipfel kernel add ./my-env.toml --name mine --display-name 'My environment'",
+        "gipfel kernel add pytorch --python /opt/conda/bin/python",
+        "gipfel kernel add --venv ~/venvs/analysis",
+    )
+)
+@click.argument("edf", metavar="[FILE|NAME]", default="")
+@click.option(
+    "--venv", metavar="DIR", help="A virtual environment that is mounted where the server runs.", default=""
+)
+@click.option(
+    "--python",
+    default="",
+    metavar="P",
+    help="Whose Python: image, runtime, or a path there; by default the image's, if it can be a kernel.",
+)
+@click.option("--name", default="", metavar="N", help="By default that of the EDF or of the folder.")
+@click.option("--display-name", default="", metavar="TEXT", help="What the launcher shows.")
+@click.option("--no-check", is_flag=True, help="Don't start its Python to see whether it can be a kernel.")
+def add(*, edf: str, venv: str, python: str, name: str, display_name: str, no_check: bool) -> int:
+    """Register a kernel in the container of an EDF, or of a virtual environment.
+
+    The kernel runs on the server's own node, in a container of its own, with the engine and the runtime of
+    the server; it ends with the server. The image needs no Jupyter: the runtime brings it. With --venv and
+    an EDF the virtual environment is one that the EDF mounts.
+    """
+    from .kernelspec import kernel_folders, name_for, write_kernel  # noqa: PLC0415
+
+    if not edf and not venv:
+        raise click.UsageError("Give an EDF or --venv.")
+    if python and (python not in {"image", "runtime"} and not python.startswith("/")):
+        raise click.BadParameter(f"{python!r} is not image, runtime or a path.", param_hint="--python")
+    if venv and python:
+        raise click.UsageError("--venv names the Python already: leave --python out.")
+    if edf:
+        python = f"{Path(venv).expanduser().absolute()}/bin/python" if venv else python
+        default, spec = _of_edf(edf, python, display_name, check=not no_check)
+    else:
+        default, spec = _of_venv(venv, display_name, check=not no_check)
+    name = name or name_for(default)
+    places = write_kernel(name, spec, kernel_folders(os.environ))
+    tell(f"the kernel {name} is {spec.display_name!r} in the launcher ({places[0]})")
+    click.echo(name)
+    return 0
+
+
+@kernel.command(name="list", epilog=examples("gipfel kernel list", "gipfel kernel list --json"))
+@click.option("--json", "as_document", is_flag=True, help="One JSON document on stdout, nothing else.")
+def list_kernels(*, as_document: bool) -> int:
+    """List the kernels that were registered here."""
+    from .kernelspec import kernel_folders, our_kernels  # noqa: PLC0415
+
+    found = list(our_kernels(kernel_folders(os.environ)))
+    if as_document:
+        rows = [
+            {"name": name, "display_name": spec.display_name, **spec.origin.model_dump()}
+            for name, spec in found
+        ]
+        click.echo(json.dumps(rows))
+        return 0
+    for name, spec in found:
+        click.echo(f"{name}\t{spec.display_name}\t{spec.origin}")
+    if not found:
+        tell("there are none; `gipfel kernel add --help` shows how to register one")
+    return 0
+
+
+@kernel.command(epilog=examples("gipfel kernel remove pytorch"))
+@click.argument("name", metavar="NAME")
+def remove(name: str) -> int:
+    """Remove a kernel that was registered here; one that runs goes on."""
+    from .kernelspec import kernel_folders, remove_kernel  # noqa: PLC0415
+
+    remove_kernel(name, kernel_folders(os.environ))
+    tell(f"the kernel {name} is removed")
+    return 0
+
+
+def _of_edf(edf: str, python: str, display_name: str, *, check: bool) -> tuple[str, "KernelSpec"]:
+    from ..training.standpoint import standpoint  # noqa: PLC0415
+    from .kernelspec import edf_kernel  # noqa: PLC0415
+
+    here = standpoint(os.environ)
+    found = here.edf(edf, here.default("engine"), _directory())
+    # A name is looked up anew at each start, a path is the host's.
+    named = edf if not edf.startswith(("/", ".", "~/")) else found.file
+    kind = Path(found.file).stem
+    version = ""
+    if check:
+        python, version = _checked(named, python)
+    python = python or "image"
+    whose = {"image": f"Python {version}".strip(), "runtime": "Gipfel's Python"}.get(
+        python, Path(python).name
+    )
+    return kind, edf_kernel(named, python, display_name or f"{kind} ({whose})")
+
+
+def _checked(edf: str, python: str) -> tuple[str, str]:
+    """The Python to use, and its version."""
+    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
+
+    from .kernel_probe import probe_container  # noqa: PLC0415
+
+    if python == "runtime":
+        return python, ""
+    found = probe_container(edf, "python3" if python in {"", "image"} else python)
+    if found is not None and found.usable:
+        for line in found.said:
+            tell(line)
+        return python or "image", found.version
+    why = _why_not(found, python)
+    if python:
+        raise GipfelError(why, "Give --python runtime, or another Python of the image.")
+    tell(f"{why} The kernel runs with the runtime's Python.")
+    return "runtime", ""
+
+
+def _why_not(found: "KernelPython | None", python: str) -> str:
+    if found is None:
+        whose = "The image has no Python on its PATH." if python in {"", "image"} else ""
+        return whose or f"There is no {python} in the container."
+    said = " ".join(found.said) or "it has no ipykernel."
+    return f"The Python {found.version} of the image can't be a kernel: {said}"
+
+
+def _of_venv(venv: str, display_name: str, *, check: bool) -> tuple[str, "KernelSpec"]:
+    from gipfel_cluster.broker.container import START  # noqa: PLC0415
+    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
+
+    from .kernel_probe import probe_here  # noqa: PLC0415
+    from .kernelspec import venv_kernel  # noqa: PLC0415
+
+    folder = _directory() / Path(venv).expanduser()
+    folder = Path(os.path.normpath(folder))
+    python = folder / "bin" / "python"
+    if not folder.is_dir():
+        raise GipfelError(f"There is no folder {folder}.", "Give that of a virtual environment.")
+    if python.is_symlink() and not python.exists():
+        raise GipfelError(
+            f"The Python of {folder} is not here: {python.readlink()}.",
+            "Make the environment with a Python of the image that the server runs in.",
+        )
+    if not python.exists():
+        raise GipfelError(f"{folder} is no virtual environment: it has no bin/python.", "Check the path.")
+    version = ""
+    if check:
+        found = probe_here(python)
+        if not found.usable:
+            said = " ".join(found.said) or "it has no ipykernel."
+            raise GipfelError(
+                f"The Python {found.version} of {folder} can't be a kernel: {said}",
+                f"Install ipykernel into it: {python} -m pip install ipykernel.",
+            )
+        for line in found.said:
+            tell(line)
+        version = found.version
+    kind = folder.name if folder.name.strip(".") not in {"venv", "env"} else folder.parent.name
+    shown = display_name or f"{kind} (Python {version})".replace("Python )", "venv)")
+    return kind, venv_kernel(folder, shown, started=Path(sys.prefix, START).is_file())
+
+
+def _directory() -> Path:
+    try:
+        return Path.cwd()
+    except OSError:
+        return Path("/")

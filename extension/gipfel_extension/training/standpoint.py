@@ -1,0 +1,223 @@
+"""Where a job is submitted from: the host itself, or a container whose job's broker sees the host."""
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from gipfel_cluster.broker.client import ask_now
+from gipfel_cluster.broker.messages import (
+    EdfAnswer,
+    EdfRequest,
+    FactsAnswer,
+    FactsRequest,
+    LocateAnswer,
+    LocateRequest,
+    Spot,
+    broker_socket,
+)
+from gipfel_cluster.broker.surroundings import find_runtime, passed_on
+from gipfel_cluster.edf import EdfError, check_here, load_edf
+from gipfel_cluster.engines import engine_for
+from gipfel_cluster.model import Frozen, GipfelError
+from gipfel_cluster.scheduler import LocalScheduler, Scheduler, SlurmScheduler
+from gipfel_cluster.scheduler.broker import BrokerScheduler
+
+SCHEDULERS = ("slurm", "local")
+
+
+class ChosenEdf(Frozen):
+    """An EDF that can be used: its file on the host."""
+
+    file: str
+    image: str
+
+
+class ChosenRuntime(Frozen):
+    """A runtime's path on the host, empty for none, and the host's interpreter that runs the job."""
+
+    root: str
+    python: str
+
+
+class Standpoint(Protocol):
+    """What planning a job asks of the place that it is planned at."""
+
+    inside: bool
+
+    def default(self, name: str) -> str:
+        """What is set for ``scheduler``, ``engine`` or ``cluster``; empty for nothing."""
+
+    def on_host(self, path: Path) -> Path:
+        """Where the host has a file or folder.
+
+        Raises
+        ------
+        GipfelError
+            The host does not see it.
+        """
+
+    def edf(self, name: str, engine: str, directory: Path) -> ChosenEdf:
+        """Look an EDF up and check it.
+
+        Raises
+        ------
+        GipfelError
+            There is none, or it can't be used.
+        """
+
+    def runtime(self, given: str) -> ChosenRuntime:
+        """Choose the runtime.
+
+        Raises
+        ------
+        GipfelError
+            The given one can't be used.
+        """
+
+    def environment(self) -> dict[str, str]:
+        """The variables that the job gets."""
+
+    def scheduler(self, name: str) -> Scheduler:
+        """The scheduler of a name of `SCHEDULERS`.
+
+        Raises
+        ------
+        GipfelError
+            It can't be reached from here.
+        """
+
+
+def standpoint(environment: Mapping[str, str]) -> Standpoint:
+    """Tell where this process is.
+
+    Raises
+    ------
+    GipfelError
+        It is in a container whose job has no broker.
+    """
+    inside = environment.get("GIPFEL_ENGINE", "") if "GIPFEL_RUN" in environment else ""
+    if inside in {"", "host"}:
+        return OnHost(environment, in_job=bool(inside))
+    socket = broker_socket(environment)
+    if socket is None:
+        raise GipfelError("This job's broker does not answer.", "Type it in a terminal of the host.")
+    return InContainer(socket)
+
+
+class OnHost:
+    """The host itself, where everything is seen."""
+
+    inside = False
+
+    def __init__(self, environment: Mapping[str, str], *, in_job: bool) -> None:
+        self._environment = environment
+        # In a job the same name tells that job's engine.
+        self._unset = {"engine"} if in_job else set()
+
+    def default(self, name: str) -> str:
+        """``$GIPFEL_SCHEDULER`` …; for the scheduler slurm where there is ``sbatch``."""
+        given = "" if name in self._unset else self._environment.get(f"GIPFEL_{name.upper()}", "")
+        if name == "scheduler" and not given:
+            return "slurm" if shutil.which("sbatch", path=self._environment.get("PATH")) else "local"
+        return given
+
+    def on_host(self, path: Path) -> Path:
+        """The path itself."""
+        return path
+
+    def edf(self, name: str, engine: str, directory: Path) -> ChosenEdf:
+        """Look it up as this user."""
+        edf = load_edf(name, environment=self._environment, directory=directory)
+        errors = tuple(each for each in check_here(edf) if each.severity == "error")
+        if errors:
+            raise EdfError(errors)
+        engine_for(edf, engine)
+        return ChosenEdf(file=edf.path or "", image=edf.image)
+
+    def runtime(self, given: str) -> ChosenRuntime:
+        """The user's; its interpreter runs the job where the host can start it."""
+        found = find_runtime(given, self._environment)
+        if found is None:
+            return ChosenRuntime(root="", python=sys.executable)
+        return ChosenRuntime(root=found.root, python=found.host_python or sys.executable)
+
+    def environment(self) -> dict[str, str]:
+        """The user's, but for tokens and what belongs to the job that this is typed in."""
+        return passed_on(self._environment)
+
+    def scheduler(self, name: str) -> Scheduler:
+        """Slurm's commands, or this machine."""
+        if name == "slurm":
+            return SlurmScheduler(environment=self._environment)
+        return LocalScheduler(local_folder(self._environment), environment=self._environment)
+
+
+class InContainer:
+    """A container, whose own files and variables mean nothing to the host: the broker is asked."""
+
+    inside = True
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+        self._facts = ask_now(socket, FactsRequest(), FactsAnswer)
+
+    def default(self, name: str) -> str:
+        """What the job itself has."""
+        return {
+            "scheduler": self._facts.scheduler,
+            "engine": self._facts.engine,
+            "cluster": self._facts.cluster,
+        }.get(name, "")
+
+    def on_host(self, path: Path) -> Path:
+        """Ask the broker for the same file."""
+        try:
+            spot = Spot.of(path)
+        except OSError as error:
+            raise GipfelError(f"{path} can't be used: {error.strerror}.", "Check the path.") from error
+        except ValueError as error:
+            raise GipfelError(f"The path {str(path)!r} can't be used.", "Give another one.") from error
+        found = ask_now(self._socket, LocateRequest(spot=spot), LocateAnswer).path
+        if found is None:
+            raise GipfelError(
+                f"The host does not see {path}: it is in the image or in the container's memory.",
+                "Put it into a folder that is mounted, such as the one where the server starts.",
+            )
+        return Path(found)
+
+    def edf(self, name: str, engine: str, directory: Path) -> ChosenEdf:
+        """Let the broker look it up on the host; a path is one of this container."""
+        if name.startswith(("/", ".", "~/")):
+            name = str(self.on_host(Path(os.path.normpath(directory / Path(name).expanduser()))))
+        try:
+            request = EdfRequest(edf=name, engine=engine)
+        except ValueError as error:
+            raise GipfelError(f"{name!r} can't name an EDF.", "Give a name or a path.") from error
+        found = ask_now(self._socket, request, EdfAnswer)
+        return ChosenEdf(file=found.file, image=found.image)
+
+    def runtime(self, given: str) -> ChosenRuntime:
+        """The job's own, where none is given."""
+        root = str(self.on_host(Path(given).expanduser())) if given else self._facts.runtime
+        return ChosenRuntime(root=root, python=self._facts.python)
+
+    def environment(self) -> dict[str, str]:
+        """The variables of the host: those of the image would mislead its programs."""
+        return dict(self._facts.environment)
+
+    def scheduler(self, name: str) -> Scheduler:
+        """The job's own, through the broker."""
+        if name != self._facts.scheduler:
+            raise GipfelError(
+                f"From inside this job only its own scheduler is reached: {self._facts.scheduler}.",
+                "Leave --scheduler out.",
+            )
+        return BrokerScheduler(self._socket)
+
+
+def local_folder(environment: Mapping[str, str]) -> Path:
+    """Where the local scheduler keeps the state of a user's own jobs."""
+    return Path(environment.get("HOME") or Path.home()) / ".gipfel" / "jobs"

@@ -1,0 +1,157 @@
+"""Asking the broker of the job that this process is in."""
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from ..engines.supervise import FORWARDED
+from ..model import Frozen, GipfelError
+from .messages import (
+    MOST_BYTES,
+    Ended,
+    KernelRequest,
+    Refusal,
+    Request,
+    RunRequest,
+    Signal,
+    Started,
+    to_line,
+)
+
+Answer = TypeVar("Answer", bound=Frozen)
+_LIMIT_S = 75.0
+_CONNECT_S = 10.0
+_SAID: TypeAdapter[Refusal | Started | Ended] = TypeAdapter(Refusal | Started | Ended)
+
+
+async def ask(path: Path, request: Request, answer: type[Answer], *, limit: float = _LIMIT_S) -> Answer:
+    """Ask one thing.
+
+    Raises
+    ------
+    GipfelError
+        The broker refused, in its own words, is gone, or did not answer within `limit` seconds.
+    """
+    line = to_line(request)
+    try:
+        async with asyncio.timeout(limit):
+            reader, writer = await asyncio.open_unix_connection(path, limit=4 * MOST_BYTES)
+            try:
+                writer.write(line)
+                await writer.drain()
+                said = await reader.readline()
+            finally:
+                writer.close()
+    except TimeoutError as error:
+        raise GipfelError(
+            f"The job's broker did not answer within {limit:g} s.", "Try again in a moment."
+        ) from error
+    except (OSError, ValueError) as error:
+        raise _gone() from error
+    return _read(said, answer)
+
+
+def ask_now(path: Path, request: Request, answer: type[Answer], *, limit: float = _LIMIT_S) -> Answer:
+    """`ask` for callers without an event loop."""
+    return asyncio.run(ask(path, request, answer, limit=limit))
+
+
+def run(
+    path: Path,
+    request: RunRequest | KernelRequest,
+    *,
+    files: tuple[int, int, int] = (0, 1, 2),
+    note: Callable[[str], object] = str,
+) -> int:
+    """Run a command through the broker to its end, passing signals on; to be called in the main thread.
+
+    Parameters
+    ----------
+    files
+        What the command gets as input, output and errors.
+    note
+        Is told what the engine can't honour, one line each.
+
+    Raises
+    ------
+    GipfelError
+        The broker refused, or is gone.
+    """
+    line = to_line(request)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connected:
+        try:
+            connected.settimeout(_CONNECT_S)
+            connected.connect(str(path))
+            sent = socket.send_fds(connected, [line], files)
+            connected.sendall(line[sent:])
+            connected.settimeout(None)
+        except OSError as error:
+            raise _gone() from error
+        before = {number: signal.signal(number, _sender(connected)) for number in FORWARDED}
+        try:
+            return _followed(connected, note)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _sender(connected: socket.socket) -> Callable[[int, FrameType | None], None]:
+    def send(number: int, _frame: FrameType | None) -> None:
+        try:
+            connected.sendall(to_line(Signal(signal=number)))
+        except OSError:
+            return  # It is ending anyway.
+
+    return send
+
+
+def _followed(connected: socket.socket, note: Callable[[str], object]) -> int:
+    with connected.makefile("rb") as lines:
+        while True:
+            try:
+                line = lines.readline(MOST_BYTES)
+            except OSError as error:
+                raise _gone() from error
+            match _said(line):
+                case Started(notes=notes):
+                    for each in notes:
+                        note(each)
+                case Ended(status=status):
+                    return status
+                case Refusal(problem=problem, fix=fix):
+                    raise GipfelError(problem, fix)
+
+
+def _said(line: bytes) -> Refusal | Started | Ended:
+    if not line:
+        raise _gone()
+    try:
+        return _SAID.validate_json(line)
+    except ValidationError as error:
+        raise _gone() from error
+
+
+def _read(line: bytes, answer: type[Answer]) -> Answer:
+    if not line:
+        raise _gone()
+    try:
+        refused = Refusal.model_validate_json(line)
+    except ValidationError:
+        try:
+            return answer.model_validate_json(line)
+        except ValidationError as error:
+            raise GipfelError(
+                "The job's broker gave an answer of another version.",
+                "Use the gipfel of the runtime that this job runs with.",
+            ) from error
+    raise GipfelError(refused.problem, refused.fix)
+
+
+def _gone() -> GipfelError:
+    return GipfelError("This job's broker does not answer.", "Start the server anew.")

@@ -1,0 +1,62 @@
+"""``python3 -I -m gipfel_cluster.broker.kernel``: a kernel in another EDF's container, as Jupyter starts it.
+
+This process stands for the kernel: it lives as long, passes signals on and returns its exit status.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..model import GipfelError
+from .client import run
+from .messages import KernelRequest, Spot, broker_socket
+
+# Of what Jupyter sets for a kernel; the process that it names as the parent is not there in a container.
+_GIVEN = ("JPY_SESSION_NAME",)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the kernel; 1 and one line on stderr where it can't be."""
+    parser = argparse.ArgumentParser(prog="gipfel_cluster.broker.kernel")
+    parser.add_argument("--edf", required=True)
+    parser.add_argument("--python", default="image")
+    parser.add_argument("-f", dest="file", required=True)
+    given = parser.parse_args(arguments)
+    try:
+        request = KernelRequest(
+            edf=given.edf,
+            python=given.python,
+            connection_file=Spot.of(Path(given.file).resolve()),
+            directory=current_spot(),
+            environment={name: os.environ[name] for name in _GIVEN if name in os.environ},
+        )
+        socket = broker_socket(os.environ)
+        if socket is not None:
+            return run(socket, request, note=_say)
+        from .direct import run_directly  # noqa: PLC0415 - what a broker does for its clients
+
+        return run_directly(request, os.environ, note=_say)
+    except GipfelError as error:
+        _say(str(error))
+    except (OSError, ValueError) as error:
+        _say(f"The kernel can't be started: {' '.join(str(error).split())[:300]}")
+    return 1
+
+
+def current_spot() -> Spot | None:
+    """The folder that this process is in, None where it is gone."""
+    try:
+        return Spot.of(Path.cwd())
+    except OSError:
+        return None
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"gipfel: {line}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

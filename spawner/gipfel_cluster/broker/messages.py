@@ -1,0 +1,301 @@
+"""What is said over the broker's socket: one JSON line a message, typed and limited."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
+
+from ..model import Frozen, GipfelError, Line
+from ..scheduler.protocol import JobRequest, JobStatus, Partition
+
+VERSION: Final = 1
+#: Bytes of one message.
+MOST_BYTES = 1 << 19
+#: The socket's name in the folder of a job's sockets.
+SOCKET = "broker"
+
+_MOST_COMMAND = 96 << 10
+_MOST_ENVIRONMENT = 32 << 10
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# They would change the host's programs around the container, or what the scheduler granted.
+_NOT_GIVEN = ("GIPFEL_", "SLURM_", "SBATCH_", "SRUN_", "JUPYTERHUB_", "LD_", "PYTHON", "GCONV_", "BASH_")
+_NOT_SET = frozenset(("PATH", "HOME", "USER", "LOGNAME", "SHELL", "ENV", "IFS", "TMPDIR"))
+
+EdfName = Annotated[Line, Field(min_length=1, max_length=4096)]
+JobId = Annotated[Line, Field(pattern=r"^[0-9A-Za-z][0-9A-Za-z_.-]{0,63}$")]
+
+
+class Spot(Frozen):
+    """A file or folder as the asking process sees it: the same one only where device and inode agree."""
+
+    path: Annotated[Line, Field(pattern=r"^/", max_length=4096)]
+    device: Annotated[int, Field(ge=0)]
+    inode: Annotated[int, Field(ge=0)]
+
+    @classmethod
+    def of(cls, path: Path) -> "Spot":
+        """The spot that a path stands for here; raises OSError where there is none."""
+        about = path.stat()
+        return cls(path=str(path), device=about.st_dev, inode=about.st_ino)
+
+
+class Request(Frozen):
+    """What every request has."""
+
+    version: Literal[1] = VERSION
+
+
+class _InContainer(Request):
+    edf: EdfName
+    #: Where the command starts; the home of the environment's own place where the host does not see it.
+    directory: Spot | None = None
+    environment: Annotated[dict[str, str], Field(max_length=64)] = Field(default_factory=dict)
+
+    @field_validator("environment")
+    @classmethod
+    def _is_limited(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, content in value.items():
+            if not _VARIABLE.fullmatch(name) or "\0" in content:
+                raise ValueError("holds what can't be an environment variable")
+            if name.startswith(_NOT_GIVEN) or name in _NOT_SET:
+                raise ValueError("holds a variable that is the job's own")
+        if sum(len(name) + len(content) for name, content in value.items()) > _MOST_ENVIRONMENT:
+            raise ValueError(f"is longer than {_MOST_ENVIRONMENT >> 10} KiB")
+        return value
+
+
+class RunRequest(_InContainer):
+    """Run a command in the container of an EDF; input, output and errors come along as descriptors."""
+
+    kind: Literal["run"] = "run"
+    command: Annotated[tuple[str, ...], Field(min_length=1, max_length=4096)]
+
+    @model_validator(mode="after")
+    def _can_be_executed(self) -> "RunRequest":
+        if not self.command[0] or any("\0" in word for word in self.command):
+            raise ValueError("the command needs a first word and holds no NUL")
+        if sum(len(word.encode(errors="replace")) for word in self.command) > _MOST_COMMAND:
+            raise ValueError(f"the command is longer than {_MOST_COMMAND >> 10} KiB")
+        return self
+
+
+class KernelRequest(_InContainer):
+    """Run a Python kernel in the container of an EDF, as `RunRequest` does.
+
+    ``python`` is ``image`` for the image's own interpreter, ``runtime`` for the runtime's, else its path.
+    """
+
+    kind: Literal["kernel"] = "kernel"
+    python: Annotated[Line, Field(pattern=r"^(?:image|runtime|/.*)$", max_length=4096)] = "image"
+    connection_file: Spot
+
+
+class EdfRequest(Request):
+    """Look an EDF up and check it as the host would run it."""
+
+    kind: Literal["edf"] = "edf"
+    edf: EdfName
+    #: By default the job's.
+    engine: Annotated[Line, Field(max_length=32)] = ""
+
+
+class LocateRequest(Request):
+    """Where the host has what a process in the container sees."""
+
+    kind: Literal["locate"] = "locate"
+    spot: Spot
+
+
+class FactsRequest(Request):
+    """What a further job of this user needs to know of this one."""
+
+    kind: Literal["facts"] = "facts"
+
+
+class SubmitRequest(Request):
+    """Submit a job to the scheduler of this one."""
+
+    kind: Literal["submit"] = "submit"
+    job: JobRequest
+
+
+class QueryRequest(Request):
+    """How jobs are."""
+
+    kind: Literal["query"] = "query"
+    job_ids: Annotated[tuple[JobId, ...], Field(max_length=1000)]
+
+
+class CancelRequest(Request):
+    """End a job."""
+
+    kind: Literal["cancel"] = "cancel"
+    job_id: JobId
+
+
+class AddressRequest(Request):
+    """Where a node is reached."""
+
+    kind: Literal["address"] = "address"
+    node: Annotated[Line, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,252}$")]
+
+
+class PartitionsRequest(Request):
+    """Every partition."""
+
+    kind: Literal["partitions"] = "partitions"
+
+
+AnyRequest = (
+    RunRequest
+    | KernelRequest
+    | EdfRequest
+    | LocateRequest
+    | FactsRequest
+    | SubmitRequest
+    | QueryRequest
+    | CancelRequest
+    | AddressRequest
+    | PartitionsRequest
+)
+_REQUESTS: TypeAdapter[AnyRequest] = TypeAdapter(Annotated[AnyRequest, Field(discriminator="kind")])
+
+
+class Signal(Frozen):
+    """A signal for the command that runs; said after the request, on the same connection."""
+
+    signal: Annotated[int, Field(ge=1, le=64)]
+
+
+class Refusal(Frozen):
+    """Why a request came to nothing, for a person."""
+
+    problem: str
+    fix: str = ""
+
+
+class Started(Frozen):
+    """The command runs; ``notes`` say what the engine can't honour."""
+
+    notes: tuple[str, ...] = ()
+
+
+class Ended(Frozen):
+    """The command has ended; 128 + n where signal n ended it."""
+
+    status: int
+
+
+class EdfAnswer(Frozen):
+    """An EDF that can be run: its file on the host, and whether it has an image."""
+
+    name: str
+    file: str
+    image: str
+
+
+class LocateAnswer(Frozen):
+    """The path on the host; None where the host does not see it."""
+
+    path: str | None
+
+
+class FactsAnswer(Frozen):
+    """The job, as a further one needs to know it.
+
+    ``environment`` holds the host's variables that a further job gets, ``python`` is the host's interpreter
+    that runs jobs, ``runtime`` the runtime's path on the host, empty for none.
+    """
+
+    scheduler: str
+    cluster: str
+    engine: str
+    python: str
+    runtime: str
+    home: str
+    environment: dict[str, str]
+
+
+class SubmitAnswer(Frozen):
+    """The number of the job."""
+
+    job_id: str
+
+
+class QueryAnswer(Frozen):
+    """How each job is."""
+
+    jobs: dict[str, JobStatus]
+
+
+class Done(Frozen):
+    """It is done, and there is nothing to say."""
+
+
+class AddressAnswer(Frozen):
+    """Where the node is reached."""
+
+    address: str
+
+
+class PartitionsAnswer(Frozen):
+    """Every partition."""
+
+    partitions: tuple[Partition, ...]
+
+
+class _Versioned(Frozen, extra="ignore"):
+    version: int = 0
+
+
+def read_request(line: bytes) -> AnyRequest:
+    """Read one line as a request.
+
+    Raises
+    ------
+    GipfelError
+        It is none, or one of another version; never with the content, which may hold a whole environment.
+    """
+    try:
+        return _REQUESTS.validate_json(line)
+    except ValidationError as error:
+        if _version(line) not in {0, VERSION}:
+            raise GipfelError(
+                f"This job's broker speaks version {VERSION} of its language.",
+                "Use the gipfel of the runtime that this job runs with.",
+            ) from None
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(str(part) for part in first["loc"])[:80] or "request"
+        raise GipfelError(f"The broker can't use the request's {where}: {first['msg'][:200]}.") from None
+
+
+def _version(line: bytes) -> int:
+    try:
+        return _Versioned.model_validate_json(line).version
+    except ValidationError:
+        return 0
+
+
+def to_line(message: Frozen) -> bytes:
+    """Write a message as its line.
+
+    Raises
+    ------
+    GipfelError
+        It is longer than `MOST_BYTES`.
+    """
+    line = message.model_dump_json().encode() + b"\n"
+    if len(line) > MOST_BYTES:
+        raise GipfelError(
+            f"The request is longer than {MOST_BYTES >> 10} KiB.", "Put long values into a file."
+        )
+    return line
+
+
+def broker_socket(environment: Mapping[str, str]) -> Path | None:
+    """The socket of the broker of the job that this process is in; None outside of jobs."""
+    folder = environment.get("GIPFEL_SOCKETS", "")
+    path = Path(folder, SOCKET)
+    return path if folder.startswith("/") and path.is_socket() else None

@@ -1,0 +1,225 @@
+"""Whatever is said on its socket, the broker goes on, and nothing of it stays."""
+
+import array
+import contextlib
+import os
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from broker_jobs import connected, run_through, running_broker, said, until, write_edf
+
+from gipfel_cluster.broker import messages
+from gipfel_cluster.broker.surroundings import Surroundings
+from gipfel_cluster.scheduler.processes import descendants
+
+_FACTS = messages.to_line(messages.FactsRequest())
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Surroundings]:
+    home = tmp_path_factory.mktemp("home")
+    write_edf(home, "other")
+    with running_broker(home) as surroundings:
+        with connected(surroundings) as client:  # It has opened what it needs.
+            client.sendall(_FACTS)
+            assert said(client)
+        yield surroundings
+
+
+@pytest.fixture(autouse=True)
+def goes_on(broker: Surroundings) -> Iterator[None]:
+    """After every test the same broker answers, and holds no more than before."""
+    before = _descriptors()
+    yield
+    with connected(broker) as client:
+        client.sendall(_FACTS)
+        assert said(client)["cluster"] == "here"
+    until(lambda: _descriptors() <= before, 15)
+    until(lambda: not list(Path(broker.scratch).glob("b*")), 5)
+
+
+def _pid() -> int:
+    (pid,) = [
+        each for each in descendants(os.getpid())
+        if b"gipfel_cluster.broker\0" in Path(f"/proc/{each}/cmdline").read_bytes()
+    ]  # fmt: skip
+    return pid
+
+
+def _descriptors() -> int:
+    return len(os.listdir(f"/proc/{_pid()}/fd"))
+
+
+def test_only_its_owner_can_reach_the_socket(broker: Surroundings) -> None:
+    assert stat.S_IMODE(broker.socket.stat().st_mode) == 0o600
+    assert stat.S_IMODE(broker.socket.parent.stat().st_mode) == 0o700
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="Only root can act as another user.")
+def test_another_user_gets_no_word_even_where_the_files_would_let_them(broker: Surroundings) -> None:
+    code = (
+        "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]);"
+        's.sendall(b\'{"kind": "facts"}\\n\'); print(len(s.recv(1000)))'
+    )
+    argv = ["setpriv", "--reuid=65534", "--clear-groups", "/usr/bin/python3", "-c", code, str(broker.socket)]
+    closed = subprocess.run(argv, capture_output=True, text=True, timeout=20)
+    assert "PermissionError" in closed.stderr
+    folders = (broker.socket, broker.socket.parent, Path(broker.scratch))
+    for path in folders:
+        path.chmod(0o777)
+    try:
+        opened = subprocess.run(argv, capture_output=True, text=True, timeout=20)
+    finally:
+        for path in folders:
+            path.chmod(0o600 if path == broker.socket else 0o700)
+    assert opened.stdout.strip() == "0" or "Error" in opened.stderr
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\n", b"no json\n", b"[]\n", b"null\n", b"{}\n", b'{"kind": "shell", "command": "id"}\n',
+        b'{"kind": "run", "edf": "other", "command": []}\n', b'{"kind": "run", "edf": "other"}\n',
+        b'{"kind": "run", "edf": "other", "command": ["a\\u0000b"]}\n',
+        b'{"kind": "submit", "job": {"name": "a", "script": "id", "directory": "/"}}\n',
+        b'{"kind": "submit", "job": {"name": "a\\n#SBATCH", "script": "#!/bin/sh", "directory": "/"}}\n',
+        b'{"kind": "submit", "argv": ["sbatch", "--wrap=id"]}\n',
+        b'{"kind": "submit", "job": {"name": "a", "script": "#!", "directory": "/", "user": "root;id"}}\n',
+        b'{"kind": "cancel", "job_id": "--all"}\n', b'{"kind": "cancel", "job_id": "1 2"}\n',
+        b'{"kind": "query", "job_ids": ["../../etc"]}\n', b'{"kind": "address", "node": "--help"}\n',
+        b'{"kind": "facts", "more": 1}\n', b'{"kind": "facts", "version": 2}\n', b"\xff\xfe\x00\n",
+        b"[" * 100_000 + b"\n", b'{"a":' * 50_000 + b"\n", b'{"kind": "facts"' + b" " * 400_000 + b"\n",
+    ],
+)  # fmt: skip
+def test_what_is_no_request_is_refused_in_one_line(broker: Surroundings, content: bytes) -> None:
+    with connected(broker) as client:
+        client.sendall(content)
+        answer = said(client)
+        assert set(answer) == {"problem", "fix"}
+        assert len(answer["problem"]) < 400
+        assert said(client) == {}
+
+
+def test_an_older_clients_language_is_named(broker: Surroundings) -> None:
+    with connected(broker) as client:
+        client.sendall(b'{"kind": "facts", "version": 99}\n')
+        assert "speaks version 1" in said(client)["problem"]
+
+
+def test_a_megabyte_of_garbage_is_cut_off(broker: Surroundings) -> None:
+    with connected(broker) as client:
+        try:
+            for _ in range(64):
+                client.sendall(b"x" * (1 << 14))
+        except OSError:
+            pass
+        answer = said(client)
+    assert not answer or "no request longer" in answer["problem"]
+
+
+def test_whoever_says_nothing_is_hung_up_on(broker: Surroundings) -> None:
+    with connected(broker) as client, connected(broker) as slow:
+        slow.sendall(b"{")
+        began = time.monotonic()
+        assert "time for this request ran out" in said(client)["problem"]
+        assert said(slow)
+        assert time.monotonic() - began < 20
+
+
+def test_a_flood_leaves_room_for_the_others(broker: Surroundings) -> None:
+    flood = []
+    for _ in range(300):
+        client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        client.settimeout(5)
+        try:
+            client.connect(str(broker.socket))
+        except OSError:
+            client.close()
+            continue
+        flood.append(client)
+    assert _descriptors() < 160
+    for client in flood:
+        client.close()
+
+
+def test_many_requests_at_once_are_all_answered(broker: Surroundings) -> None:
+    clients = [connected(broker) for _ in range(60)]
+    for client in clients:
+        client.sendall(_FACTS)
+    for client in clients:
+        assert said(client)["cluster"] == "here"
+        client.close()
+
+
+def test_descriptors_that_nobody_asked_for_are_closed(broker: Surroundings) -> None:
+    for count in (1, 3, 50, 250):
+        with connected(broker) as client:
+            numbers = array.array("i", [0] * count)
+            client.sendmsg([_FACTS], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)])
+            assert set(said(client))
+    with connected(broker) as client:
+        line = messages.to_line(messages.RunRequest(edf="other", command=("true",)))
+        client.sendall(line)
+        assert "needs input, output and errors" in said(client)["problem"]
+    with connected(broker) as client:
+        with contextlib.suppress(OSError):
+            for byte in b'{"kind":':
+                one = array.array("i", [0])
+                client.sendmsg([bytes([byte])], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, one)])
+        assert "no more than input" in said(client).get("problem", "no more than input")
+
+
+def test_garbage_instead_of_a_signal_ends_that_command_alone(broker: Surroundings) -> None:
+    line = messages.to_line(messages.RunRequest(edf="other", command=("sleep", "61")))
+    for content in (b"garbage\n", b'{"signal": 9}\n{"signal": 99}\n', b"x" * 100_000):
+        with connected(broker) as client, open(os.devnull, "r+b") as nothing:
+            socket.send_fds(client, [line], [nothing.fileno()] * 3)
+            assert said(client) == {"notes": []}
+            with contextlib.suppress(OSError):
+                client.sendall(content)
+            until(lambda: not _sleepers(), 10)
+
+
+def _sleepers() -> list[int]:
+    found = []
+    for each in descendants(_pid()):
+        try:
+            if b"sleep\x0061" in Path(f"/proc/{each}/cmdline").read_bytes():
+                found.append(each)
+        except OSError:
+            continue
+    return found
+
+
+def test_a_client_that_never_reads_is_dropped(broker: Surroundings) -> None:
+    client = connected(broker)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+    client.sendall(_FACTS)
+    client.shutdown(socket.SHUT_WR)
+    time.sleep(0.3)
+    client.close()
+
+
+def test_its_environment_and_arguments_hold_no_token(broker: Surroundings) -> None:
+    assert b"secret" not in Path(f"/proc/{_pid()}/environ").read_bytes()
+    assert b"secret" not in Path(f"/proc/{_pid()}/cmdline").read_bytes()
+
+
+def test_what_the_scheduler_tells_a_job_does_not_end_it(broker: Surroundings) -> None:
+    for number in (1, 2, 3, 10, 12):
+        os.kill(_pid(), number)
+    time.sleep(0.2)
+    # And a command starts with every signal as usual.
+    code = "grep -E 'Sig(Ign|Blk)' /proc/self/status"
+    status, output, errors = run_through(broker, "other", "sh", "-c", code)
+    assert status == 0, errors
+    assert {line.split()[1] for line in output.splitlines()} == {"0" * 16}

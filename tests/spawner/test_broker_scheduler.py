@@ -1,0 +1,125 @@
+"""The scheduler behind the broker: real jobs of this machine's own scheduler, by typed requests."""
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from broker_jobs import running_broker, until, write_edf
+
+from gipfel_cluster.broker.client import ask_now
+from gipfel_cluster.broker.messages import (
+    EdfAnswer,
+    EdfRequest,
+    FactsAnswer,
+    FactsRequest,
+    LocateAnswer,
+    LocateRequest,
+    Spot,
+    broker_socket,
+)
+from gipfel_cluster.broker.surroundings import Surroundings
+from gipfel_cluster.model import GipfelError
+from gipfel_cluster.scheduler import JobRequest, Scheduler
+from gipfel_cluster.scheduler.broker import BrokerScheduler
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Surroundings]:
+    with running_broker(tmp_path) as surroundings:
+        yield surroundings
+
+
+@pytest.fixture
+def scheduler(broker: Surroundings) -> Scheduler:
+    return BrokerScheduler(broker.socket)
+
+
+def _request(folder: Path, text: str, **more: object) -> JobRequest:
+    return JobRequest.model_validate(
+        {"name": "a", "script": f"#!/bin/sh\n{text}\n", "directory": str(folder),
+         "output": f"{folder}/%j.log",
+         "environment": {"PATH": "/usr/bin:/bin", "GREETING": "grüezi; $(id)"}, **more}
+    )  # fmt: skip
+
+
+def test_a_job_is_submitted_followed_and_ended(scheduler: Scheduler, tmp_path: Path) -> None:
+    job_id = asyncio.run(scheduler.submit(_request(tmp_path, 'echo "$GREETING"; exit 3')))
+
+    def ended() -> bool:
+        return asyncio.run(scheduler.query([job_id]))[job_id].answer == "ended"
+
+    until(ended)
+    status = asyncio.run(scheduler.query([job_id, "1-abcdef"]))
+    assert status[job_id].exit_code == 3
+    assert status["1-abcdef"].answer == "ended"
+    assert (tmp_path / f"{job_id}.log").read_text() == "grüezi; $(id)\n"
+    assert (tmp_path / ".gipfel" / "jobs" / job_id).is_dir()
+
+
+def test_a_job_is_cancelled(scheduler: Scheduler, tmp_path: Path) -> None:
+    job_id = asyncio.run(scheduler.submit(_request(tmp_path, "exec sleep 60")))
+    assert asyncio.run(scheduler.query([job_id]))[job_id].state == "RUNNING"
+    asyncio.run(scheduler.cancel(job_id))
+    until(lambda: asyncio.run(scheduler.query([job_id]))[job_id].state == "CANCELLED")
+
+
+def test_partitions_and_addresses_come_through(scheduler: Scheduler) -> None:
+    (partition,) = asyncio.run(scheduler.partitions())
+    assert partition.name == "local"
+    assert asyncio.run(scheduler.address("node01")) == "127.0.0.1"
+
+
+def test_a_job_of_another_user_is_refused(scheduler: Scheduler, tmp_path: Path) -> None:
+    with pytest.raises(GipfelError, match="own user only"):
+        asyncio.run(scheduler.submit(_request(tmp_path, "id", user="nobody")))
+
+
+def test_a_job_that_is_too_long_is_refused_before_it_is_sent(scheduler: Scheduler, tmp_path: Path) -> None:
+    with pytest.raises(GipfelError, match="longer than 512 KiB"):
+        asyncio.run(scheduler.submit(_request(tmp_path, "x" * 600_000)))
+
+
+def test_a_broker_that_is_gone_means_unknown_and_never_ended(tmp_path: Path) -> None:
+    scheduler = BrokerScheduler(tmp_path / "nothing")
+    status = asyncio.run(scheduler.query(["7"]))["7"]
+    assert (status.answer, "does not answer" in status.reason) == ("unknown", True)
+    assert asyncio.run(scheduler.query(["--all"]))["--all"].answer == "unknown"
+    with pytest.raises(GipfelError, match="does not answer"):
+        asyncio.run(scheduler.submit(_request(tmp_path, "id")))
+
+
+def test_the_broker_says_what_a_further_job_needs(broker: Surroundings, tmp_path: Path) -> None:
+    facts = ask_now(broker.socket, FactsRequest(), FactsAnswer)
+    assert (facts.scheduler, facts.cluster, facts.engine) == ("local", "here", "bubblewrap")
+    assert facts.environment["HOME"] == str(tmp_path)
+    assert "GIPFEL_SOCKETS" not in facts.environment
+    assert Path(facts.python).exists()
+
+
+def test_edfs_are_looked_up_on_the_host(broker: Surroundings, tmp_path: Path) -> None:
+    write_edf(tmp_path, "mine")
+    found = ask_now(broker.socket, EdfRequest(edf="mine"), EdfAnswer)
+    assert (found.name, found.file, found.image) == ("mine", f"{tmp_path}/.edf/mine.toml", "")
+    with pytest.raises(GipfelError, match="no EDF of this name"):
+        ask_now(broker.socket, EdfRequest(edf="nowhere"), EdfAnswer)
+    with pytest.raises(GipfelError, match="no engine 'warp'"):
+        ask_now(broker.socket, EdfRequest(edf="mine", engine="warp"), EdfAnswer)
+
+
+def test_places_are_located(broker: Surroundings, tmp_path: Path) -> None:
+    there = ask_now(broker.socket, LocateRequest(spot=Spot.of(tmp_path)), LocateAnswer)
+    assert there.path == str(tmp_path)
+    wrong = Spot.of(tmp_path).model_copy(update={"device": 1})
+    assert ask_now(broker.socket, LocateRequest(spot=wrong), LocateAnswer).path is None
+
+
+def test_outside_of_jobs_there_is_no_socket(broker: Surroundings, tmp_path: Path) -> None:
+    assert broker_socket({}) is None
+    assert broker_socket({"GIPFEL_SOCKETS": str(tmp_path)}) is None
+    assert broker_socket({"GIPFEL_SOCKETS": "s"}) is None
+    assert broker_socket({"GIPFEL_SOCKETS": broker.sockets}) == broker.socket
