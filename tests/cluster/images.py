@@ -1,6 +1,7 @@
 """Images that the tests use, made from Debian packages once per machine.
 
-``debian.sqsh`` holds no Python, ``python.sqsh`` holds Debian's, ``debian`` is the first one unpacked.
+``debian.sqsh`` holds no Python, ``python.sqsh`` holds Debian's, ``debian`` is the first one unpacked. Others
+are made when a test asks for them: another Debian's Python, or PyTorch beside Debian's.
 """
 
 import argparse
@@ -17,6 +18,11 @@ from pathlib import Path
 from gipfel_cluster.model import GipfelError
 
 SUITE = "bookworm"
+#: Debian releases by the version of their Python.
+SUITES = {"3.9": "bullseye", "3.11": SUITE, "3.13": "trixie"}
+TORCH = "2.13.0"
+#: Older than what the runtime brings, so that a test sees whose it is.
+TORCH_NUMPY = "1.26.4"
 MARKER = "/opt/marker.txt"
 MARKER_TEXT = "made for Gipfel's tests\n"
 BUILD_LIMIT_S = 900
@@ -71,6 +77,44 @@ def build_images(folder: Path | None = None) -> Images:
     return images
 
 
+def python_image(version: str, folder: Path | None = None) -> Path:
+    """Image of the Debian that has this Python and two packages for it, made when it is not there.
+
+    Raises
+    ------
+    GipfelError
+        As of `build_images`.
+    """
+    folder = images_folder() if folder is None else folder
+    suite = SUITES[version]
+    root = folder / f".python-{suite}"
+    return _one(
+        folder,
+        f"python-{suite}.sqsh",
+        lambda target: _squash_python(root, target, "python3-six", "python3-traitlets", suite=suite),
+    )
+
+
+def torch_image(folder: Path | None = None) -> Path:
+    """Image of Debian 12 with PyTorch for CPUs, and a NumPy that only its own packages ask for.
+
+    Raises
+    ------
+    GipfelError
+        As of `build_images`, or the wheels are out of reach.
+    """
+    folder = images_folder() if folder is None else folder
+    return _one(folder, f"torch-{TORCH}.sqsh", lambda target: _squash_torch(folder / ".torch", target))
+
+
+def _one(folder: Path, name: str, make: Callable[[Path], None]) -> Path:
+    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with (folder / f".{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _made(folder / name, make)
+    return folder / name
+
+
 def _made(path: Path, make: Callable[[Path], None]) -> None:
     if path.exists():
         return
@@ -93,10 +137,10 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _bootstrap(target: Path, *packages: str) -> None:
+def _bootstrap(target: Path, *packages: str, suite: str = SUITE) -> None:
     options = [f"--dpkgopt=path-exclude={pattern}" for pattern in _LEFT_OUT]
     include = [f"--include={','.join(packages)}"] if packages else []
-    _call(["mmdebstrap", "--quiet", "--variant=minbase", *options, *include, SUITE, str(target)])
+    _call(["mmdebstrap", "--quiet", "--variant=minbase", *options, *include, suite, str(target)])
     target.chmod(0o755)
     (target / MARKER.lstrip("/")).write_text(MARKER_TEXT)
 
@@ -107,10 +151,23 @@ def _squash(source: Path, target: Path) -> None:
     target.chmod(0o644)
 
 
-def _squash_python(root: Path, target: Path) -> None:
+def _squash_python(root: Path, target: Path, *packages: str, suite: str = SUITE) -> None:
+    _remove(root)
+    try:
+        _bootstrap(root, "python3", *packages, suite=suite)
+        _squash(root, target)
+    finally:
+        _remove(root)
+
+
+def _squash_torch(root: Path, target: Path) -> None:
     _remove(root)
     try:
         _bootstrap(root, "python3")
+        packages = root / "usr/local/lib/python3.11/dist-packages"
+        wheels = [f"torch=={TORCH}", f"numpy=={TORCH_NUMPY}"]
+        how = ["--quiet", "--only-binary=:all:", "--python-version", "3.11", "--target", str(packages)]
+        _call([sys.executable, "-m", "pip", "install", *how, *wheels])
         _squash(root, target)
     finally:
         _remove(root)

@@ -4,11 +4,11 @@ import hashlib
 import os
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.runtime import build_runtime
+from gipfel_cluster.runtime import Runtime, build_runtime
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -28,9 +28,19 @@ def kept_runtime(folder: Path, *, progress: Callable[[str], None] = lambda line:
 
 def runtime_for_tests() -> Path:
     """``$GIPFEL_TEST_RUNTIME``, else a folder below ``/var/tmp`` for this environment."""
+    return kept_runtime(_for_tests())
+
+
+def kernel_runtime_for_tests(versions: Sequence[str]) -> Runtime:
+    """One file beside that folder, with kernels for these Pythons as far as they can be had."""
+    path = _for_tests().with_suffix(".sqsh")
+    return build_runtime(path, kernels=versions, progress=lambda line: None)
+
+
+def _for_tests() -> Path:
     key = hashlib.sha256(sys.prefix.encode()).hexdigest()[:12]
     default = f"/var/tmp/gipfel-runtime-{os.getuid()}-{key}"
-    return kept_runtime(Path(os.environ.get("GIPFEL_TEST_RUNTIME", default)))
+    return Path(os.environ.get("GIPFEL_TEST_RUNTIME", default))
 
 
 def runtime_to_serve(progress: Callable[[str], None]) -> Path:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -20,7 +21,7 @@ import pytest
 
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runtime import Runtime, build_runtime, check_runtime
-from gipfel_cluster.runtime.build import _describe
+from gipfel_cluster.runtime.describe import describe
 
 USER = ("setpriv", "--reuid=64321", "--regid=64321", "--clear-groups") if os.geteuid() == 0 else ()
 KERNEL = """
@@ -37,6 +38,28 @@ import importlib, sys
 for name in ("ssl", "sqlite3", "zmq", "pyarrow.parquet", "matplotlib.pyplot", "psutil", "jupyterlab.labapp"):
     importlib.import_module(name)
 print(sorted({line.split(None, 5)[5].strip() for line in open("/proc/self/maps") if ".so" in line}))
+"""
+SSH_SERVER = """
+import os, socket, subprocess, sys, time
+sshd, keygen, sftp, port = sys.argv[1:]
+os.mkdir("/etc")
+with open("/etc/passwd", "w") as users:
+    users.write(f"somebody:x:{os.getuid()}:{os.getgid()}::/tmp:/bin/sh")
+subprocess.run([keygen, "-q", "-t", "ed25519", "-N", "", "-f", "/tmp/key"], check=True)
+with open("/tmp/configuration", "w") as file:
+    file.write(f"HostKey /tmp/key\\nUsePAM no\\nPidFile none\\nSubsystem sftp {sftp}\\n")
+server = subprocess.Popen([sshd, "-D", "-e", "-f", "/tmp/configuration", "-o", f"Port {port}"])
+until = time.monotonic() + 30
+while True:
+    try:
+        greeting = socket.create_connection(("127.0.0.1", int(port))).recv(64)
+        break
+    except OSError:
+        assert server.poll() is None and time.monotonic() < until
+        time.sleep(0.1)
+mapped = {line.split(None, 5)[5].strip() for line in open(f"/proc/{server.pid}/maps") if ".so" in line}
+print(greeting.decode().strip(), sorted(each for each in mapped if not each.startswith(sys.prefix)))
+server.terminate()
 """
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
@@ -113,7 +136,7 @@ def test_byte_code_does_not_make_a_runtime_another_one(tmp_path: Path) -> None:
     for source, compiled in (("1", "one"), ("1", "another"), ("2", "another")):
         (tmp_path / "pack/a.py").write_text(source)
         (tmp_path / "pack/__pycache__/a.cpython-311.pyc").write_text(compiled)
-        keys.append(_describe((Distribution.at(metadata),), "/opt/runtime").key)
+        keys.append(describe((Distribution.at(metadata),), "/opt/runtime").key)
     assert keys[0] == keys[1] != keys[2]
 
 
@@ -169,6 +192,20 @@ def test_a_server_answers_from_the_empty_root(
     assert status["kernels"] == 0, (tmp_path / "log").read_text()
     assert specifications["kernelspecs"]["python3"]["spec"]["display_name"].endswith("(Gipfel)")
     assert kernel["name"] == "python3"
+
+
+@pytest.mark.skipif(not Path("/usr/sbin/sshd").exists(), reason="openssh-server is not installed")
+def test_its_ssh_server_answers_where_the_image_has_none(
+    runtime: Runtime, empty_root: Callable[..., tuple[str, ...]]
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    assert runtime.program("sshd") == f"{runtime.prefix}/sbin/sshd"
+    assert runtime.program("telnetd") is None
+    programs = [runtime.program(name) or "" for name in ("sshd", "ssh-keygen", "sftp-server")]
+    command = empty_root(runtime.python, "-I", "-c", SSH_SERVER, *programs, str(port), **HOSTILE)
+    assert re.fullmatch(r"SSH-2\.0-OpenSSH_\S+.* \[\]", output(command).strip())
 
 
 def ask(port: int, path: str, server: subprocess.Popen[bytes], data: bytes | None = None) -> dict[str, Any]:

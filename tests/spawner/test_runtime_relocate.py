@@ -44,7 +44,7 @@ def test_a_search_path_outside_the_runtime_goes_and_one_inside_stays(tmp_path: P
     subprocess.run(command, check=True, timeout=60)
     relocate(
         {"lib/python/site-packages/pack/extension.so": library},
-        program="bin/python3",
+        programs={"bin/python3"},
         prefix="/p",
         loader="ld.so",
     )
@@ -58,7 +58,7 @@ def test_the_program_looks_beside_itself_for_loader_and_libraries(tmp_path: Path
     copy = tmp_path / "bin/python3"
     copy.parent.mkdir()
     shutil.copy(program(), copy)
-    relocate({"bin/python3": copy}, program="bin/python3", prefix="/opt/gipfel", loader="ld-x.so")
+    relocate({"bin/python3": copy}, programs={"bin/python3"}, prefix="/opt/gipfel", loader="ld-x.so")
     shown = [
         subprocess.run(
             [patchelf(), what, str(copy)], capture_output=True, text=True, check=True

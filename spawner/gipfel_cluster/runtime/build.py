@@ -1,18 +1,17 @@
 """Build a runtime: copy this environment, its interpreter, its libraries and libc into one folder."""
 
-import hashlib
 import os
-import platform
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import Distribution
 from pathlib import Path
 
 from ..model import GipfelError
 from .check import check_runtime
+from .describe import describe, described_there, is_current
 from .distributions import SITE_PACKAGES, closure, files
 from .interpreter import (
     CERTIFICATES,
@@ -25,98 +24,109 @@ from .interpreter import (
     standard_library,
     start_file,
 )
-from .model import DESCRIPTION, Description, Runtime, read_description
-from .place import Place, share_content
+from .kernels import VERSIONS, cache_folder, folder_name, gather_kernels, kernel_folder_key, place_kernels
+from .model import DESCRIPTION, Description, Runtime
+from .place import Place, refuse_foreign, share_content
+from .programs import programs
 from .relocate import is_elf, patchelf, relocate, shared_libraries
+from .squash import is_file_form, mksquashfs, squash
 
 _PREFIX = re.compile(r"(/[A-Za-z0-9._+@-]+)+")
+#: Where a runtime that is one file is mounted, unless it is told otherwise.
+FILE_PREFIX = "/opt/gipfel"
 _COMPILE_SECONDS = 1800
 
 
 def build_runtime(
-    folder: Path, *, prefix: str | None = None, extra: str = "lab", progress: Callable[[str], None]
+    path: Path,
+    *,
+    prefix: str | None = None,
+    extra: str = "lab",
+    kernels: Sequence[str] | None = None,
+    cache: Path | None = None,
+    progress: Callable[[str], None],
 ) -> Runtime:
     """Build the runtime of ``gipfel[extra]`` from this environment, or keep the one that is already there.
 
-    Nothing is downloaded. The folder appears complete or not at all, readable by everybody.
+    Nothing but kernels for other Pythons is downloaded, and those once. A path that ends in ``.sqsh`` becomes
+    one file, any other a folder. It appears complete or not at all, readable by everybody.
 
     Parameters
     ----------
     prefix
-        Absolute path at which the runtime will be mounted; the folder's own when not given.
+        Absolute path at which the runtime will be mounted; a folder's own, or `FILE_PREFIX`, when not given.
+    kernels
+        Versions of CPython in images that become kernels, such as ``3.9``; those that the runtime there has
+        when not given.
+    cache
+        Where kernels are kept for the next build; the user's own cache when not given.
     progress
-        Told in one line what happens now.
+        Told in one line what happens now, and which kernels could not be had.
 
     Raises
     ------
     GipfelError
-        A package or tool is not installed, the folder holds something else, or the result does not work.
+        A package or tool is not installed, the path holds something else, or the result does not work.
     """
-    folder = Path(os.path.abspath(folder.expanduser()))  # noqa: PTH100 - without `..`, links as they are
-    prefix = prefix or str(folder)
+    path = Path(os.path.abspath(path.expanduser()))  # noqa: PTH100 - without `..`, links as they are
+    prefix = prefix or (FILE_PREFIX if is_file_form(path) else str(path))
     if not _PREFIX.fullmatch(prefix) or "/../" in f"{prefix}/":
         raise GipfelError(
             f"{prefix!r} can't be a runtime's prefix.",
             "Use an absolute path of letters, digits and . _ + @ - only.",
         )
     distributions = closure(extra)
-    described = _describe(distributions, prefix)
-    if _is_current(folder, described):
-        return Runtime.load(folder)
+    described = describe(distributions, prefix)
+    there = described_there(path)
+    if kernels is None:
+        kernels = [each for each in VERSIONS if there and folder_name(each) in there.kernels]
+    if is_current(there, described, kernels):
+        return Runtime.load(path)
+    refuse_foreign(path)
     patchelf()
+    if is_file_form(path):
+        mksquashfs()
+    folders = gather_kernels(kernels, cache=cache or cache_folder(), before=path, progress=progress)
+    had = [each for each in kernels if folder_name(each) in folders]
+    described = described.model_copy(
+        update={"kernels": {folder_name(each): kernel_folder_key(each) for each in had}}
+    )
     try:
-        with Place.beside(folder, progress=progress) as place:
-            if not _is_current(folder, described):
-                _fill(place.building, distributions, described, progress)
-                progress("checking that it works")
-                check_runtime(_runtime(folder, described), at=place.building)
-                place.publish()
+        with Place.beside(path, progress=progress) as place:
+            if not is_current(described_there(path), described, had):
+                _build(place, distributions, described, folders, progress)
     except OSError as error:
         raise GipfelError(
-            f"The runtime can't be built in {folder}: {error}.",
-            "Choose a folder that you can write to, with 1 GB free.",
+            f"The runtime can't be built in {path}: {error}.",
+            "Choose a place that you can write to, with 2 GB free.",
         ) from error
-    closed = [parent for parent in folder.parents if not parent.stat().st_mode & 0o001]
+    closed = [parent for parent in path.parents if not parent.stat().st_mode & 0o001]
     if closed:
         progress(f"other users can't reach it: {closed[0]} is closed to them")
-    return Runtime.load(folder)
+    return Runtime.load(path)
 
 
-def _describe(distributions: tuple[Distribution, ...], prefix: str) -> Description:
-    versions = {one.name: one.version for one in distributions}
-    digest = hashlib.sha256()
-    for fact in (
-        prefix,
-        sys.version,
-        sys.base_prefix,
-        platform.machine(),
-        *platform.libc_ver(),
-        *sorted(versions.items()),
-    ):
-        digest.update(f"{fact}\0".encode())
-    for one in distributions:
-        if one.name == "gipfel":
-            # What is copied and no more: byte code is written by whoever imports the source.
-            for target, source in sorted(files((one,)).items()):
-                digest.update(f"{target}\0".encode())
-                digest.update(hashlib.sha256(source.read_bytes()).digest())
-    key = digest.hexdigest()
-    return Description(
-        prefix=prefix,
-        version=f"{versions['gipfel']}+{key[:12]}",
-        arch=platform.machine(),
-        key=key,
-        distributions=versions,
-    )
-
-
-def _is_current(folder: Path, described: Description) -> bool:
-    if not (folder / DESCRIPTION).is_file():
-        return False
-    try:
-        return read_description(folder).key == described.key
-    except GipfelError:
-        return False
+def _build(
+    place: Place,
+    distributions: tuple[Distribution, ...],
+    described: Description,
+    folders: Mapping[str, Path],
+    progress: Callable[[str], None],
+) -> None:
+    one_file = is_file_form(place.folder)
+    tree = place.building / "tree" if one_file else place.building
+    tree.mkdir(exist_ok=True)
+    tree.chmod(0o755)
+    _fill(tree, distributions, described, folders, progress)
+    progress("checking that it works")
+    check_runtime(_runtime(place.folder, described), at=tree)
+    if not one_file:
+        place.publish()
+        return
+    progress("making one file of it")
+    file = place.building / "file"
+    squash(tree, file)
+    place.publish(file)
 
 
 def _runtime(folder: Path, described: Description) -> Runtime:
@@ -126,6 +136,7 @@ def _runtime(folder: Path, described: Description) -> Runtime:
         python=f"{described.prefix}/bin/python3",
         version=described.version,
         arch=described.arch,
+        programs=described.programs,
     )
 
 
@@ -133,12 +144,17 @@ def _fill(
     tree: Path,
     distributions: tuple[Distribution, ...],
     described: Description,
+    folders: Mapping[str, Path],
     progress: Callable[[str], None],
 ) -> None:
     progress(f"copying {len(distributions)} packages and the standard library")
     wanted = dict(standard_library())
     wanted.update(files(distributions))
-    wanted[PROGRAM] = program()
+    started = dict(programs().values())
+    if not started:
+        progress("OpenSSH's server is not on this machine: ssh will not reach into containers")
+    # The interpreter's libraries first: of two by the same name its own are taken.
+    wanted |= {PROGRAM: program(), **started}
     binaries = {target: source for target, source in wanted.items() if is_elf(source)}
     libraries, loader = shared_libraries(binaries.values(), copied=wanted.values(), progress=progress)
     for name, source in libraries.items():
@@ -151,7 +167,7 @@ def _fill(
         _copy(source, tree / target)
     progress(f"pointing {len(binaries)} binaries at {described.prefix}")
     copies = {target: tree / target for target in binaries}
-    relocate(copies, program=PROGRAM, prefix=described.prefix, loader=loader)
+    relocate(copies, programs={PROGRAM, *started}, prefix=described.prefix, loader=loader)
     for name in ("python3", "python"):
         (tree / "bin" / name).symlink_to(Path(PROGRAM).name)
     _write(tree / Path(SITE_PACKAGES).parent / "sitecustomize.py", start_file(SITE_PACKAGES))
@@ -161,10 +177,11 @@ def _fill(
         _write(tree / target, text, mode=0o755)
     progress("compiling")
     _compile(tree, described.prefix)
+    place_kernels(folders, tree)
     share_content(tree)
     _write(tree / DESCRIPTION, described.model_dump_json(indent=2) + "\n")
-    for parent, folders, _ in os.walk(tree):
-        for name in folders:
+    for parent, inner, _ in os.walk(tree):
+        for name in inner:
             (Path(parent) / name).chmod(0o755)
 
 

@@ -77,7 +77,7 @@ def files(distributions: Iterable[Distribution]) -> dict[str, Path]:
         target: source
         for one in distributions
         for target, source in distribution_files(one)
-        if not _skipped(target)
+        if not is_skipped(target)
     }
 
 
@@ -156,7 +156,8 @@ def _walk(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def _skipped(target: str) -> bool:
+def is_skipped(target: str) -> bool:
+    """Tell whether a file is left out; its path is relative to the runtime's folder."""
     return (
         target.startswith(("../", *_SKIPPED_PREFIXES))
         or target.endswith(_SKIPPED_SUFFIXES)

@@ -1,5 +1,6 @@
-"""Earlier trees of a runtime: kept beside the new one for those who still run from them."""
+"""Earlier forms of a runtime, folders or files: kept beside the new one for those who still run from them."""
 
+import contextlib
 import os
 import re
 import secrets
@@ -13,7 +14,7 @@ _KEPT_SECONDS = 14 * 86400.0
 
 
 def set_aside(folder: Path) -> Path:
-    """Rename a folder to an earlier tree of itself, which its mounts and open files follow; return that."""
+    """Rename a folder or file to an earlier one of itself; return that. Mounts and open files follow."""
     # When it was replaced is in the name, since the times of a folder are those of its content.
     aside = folder.with_name(f".{folder.name}.old-{int(time.time()):x}-{secrets.token_hex(8)}")
     folder.rename(aside)
@@ -39,7 +40,10 @@ def remove_unused(
     oldest = time.time() - kept_seconds
     due = {path.name: path for path, replaced in earlier.items() if replaced < oldest}
     for path in set(due.values()) - {due[name] for name in _in_use(frozenset(due), processes)}:
-        shutil.rmtree(path, ignore_errors=True)
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
     return tuple(path for path in earlier if path.exists())
 
 
@@ -73,9 +77,11 @@ def _seen(process: Path) -> bytes:
             seen += (process / name).read_bytes()
         except OSError:  # it has ended, or belongs to another user
             continue
-    for name in ("exe", "cwd", "root"):
-        try:
-            seen += b"\n" + os.fsencode((process / name).readlink())
-        except OSError:
-            continue
+    links = [process / name for name in ("exe", "cwd", "root")]
+    with contextlib.suppress(OSError):
+        # What serves a mounted file holds it open and no more: nothing of it is in any list of mounts.
+        links += (process / "fd").iterdir()
+    for link in links:
+        with contextlib.suppress(OSError):
+            seen += b"\n" + os.fsencode(link.readlink())
     return seen

@@ -1,25 +1,31 @@
-"""A runtime: the folder with interpreter, server and libc that is mounted into images."""
+"""A runtime: the folder or file with interpreter, server and libc that is mounted into images."""
 
 import importlib.metadata
 import json
+import os
 import platform
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from ..edf.image import check_image
+from ..edf.inside import read_inside
 from ..edf.model import Mount
 from ..model import Frozen, GipfelError, Line
 
-#: What a runtime's folder says about itself.
+#: What a runtime says about itself, at its top.
 DESCRIPTION = "runtime.json"
+_MOST = 1 << 20  # bytes of it
 
 
 class Description(Frozen):
     """The content of ``runtime.json``.
 
-    ``key`` names everything the folder was made from; ``distributions`` maps names to versions.
+    ``key`` names everything it was made from but the folders of ``kernels``, whose names have keys of their
+    own; ``distributions`` maps names to versions, ``programs`` names to paths below ``prefix``.
     """
 
     prefix: Line
@@ -27,13 +33,16 @@ class Description(Frozen):
     arch: Line
     key: Line
     distributions: Mapping[str, str]
+    programs: Mapping[str, Line] = {}
+    kernels: Mapping[str, Line] = {}
 
 
 class Runtime(Frozen):
     """Where a server's interpreter is, on this machine and in a container.
 
-    ``root`` is the folder on this machine, ``prefix`` where it believes to be: it must be mounted there.
-    ``python`` is the interpreter as a container sees it, ``arch`` a machine name as ``uname -m`` has it.
+    ``root`` is the folder or ``.sqsh`` file on this machine, ``prefix`` where it believes to be: it must be
+    mounted there. ``python`` is the interpreter as a container sees it, ``arch`` a machine name as
+    ``uname -m`` has it. ``programs`` are others that it brings: name -> path below ``prefix``.
     """
 
     root: Line
@@ -41,6 +50,7 @@ class Runtime(Frozen):
     python: Line
     version: Line
     arch: Line
+    programs: Mapping[str, Line] = {}
 
     @classmethod
     def load(cls, path: str | Path) -> "Runtime":
@@ -49,7 +59,7 @@ class Runtime(Frozen):
         Raises
         ------
         GipfelError
-            The folder holds no runtime, or one for another architecture.
+            The folder or file holds no runtime, or one for another architecture.
         """
         root = Path(path).absolute()
         described = read_description(root)
@@ -65,6 +75,7 @@ class Runtime(Frozen):
             python=f"{described.prefix}/bin/python3",
             version=described.version,
             arch=described.arch,
+            programs=described.programs,
         )
 
     @classmethod
@@ -82,32 +93,58 @@ class Runtime(Frozen):
             arch=platform.machine(),
         )
 
+    def program(self, name: str) -> str | None:
+        """Path of a program in the container, such as ``sshd``; None where the runtime does not bring it."""
+        path = self.programs.get(name)
+        return f"{self.prefix}/{path}" if path else None
+
     @property
     def mount(self) -> Mount:
         """The read-only mount that brings the runtime into a container."""
-        return Mount(source=self.root, destination=self.prefix, flags=("ro",))
+        flags = ("ro",) if Path(self.root).is_dir() else ("sqsh",)
+        return Mount(source=self.root, destination=self.prefix, flags=flags)
+
+    @property
+    def host_python(self) -> str | None:
+        """The interpreter as the host itself can start it; None where it is seen in containers only."""
+        # A file is no folder to start from, even where an older one is unpacked at its prefix.
+        return self.python if Path(self.root).is_dir() and os.access(self.python, os.X_OK) else None
 
 
 def read_description(root: Path) -> Description:
-    """Read ``runtime.json`` of a runtime's folder.
+    """Read ``runtime.json`` of a runtime's folder or file.
 
     Raises
     ------
     GipfelError
-        The file is missing, unreadable or not what this version writes.
+        It is missing, unreadable or not what this version writes.
     """
     try:
-        return Description.model_validate(json.loads((root / DESCRIPTION).read_bytes()))
+        content = _inside_file(root) if root.is_file() else (root / DESCRIPTION).read_bytes()
+        return Description.model_validate(json.loads(content))
     except FileNotFoundError as error:
         raise GipfelError(
             f"There is no runtime in {root}.", f"Build one with `gipfel runtime build {root}`."
         ) from error
     except OSError as error:
         raise GipfelError(
-            f"The runtime {root} can't be read: {error.strerror}.", "Make the folder readable for its users."
+            f"The runtime {root} can't be read: {error.strerror}.", "Make it readable for its users."
         ) from error
     except (ValueError, ValidationError) as error:
         raise GipfelError(
             f"{root / DESCRIPTION} is not what this version of Gipfel writes.",
             f"Build the runtime again with `gipfel runtime build {root}`.",
         ) from error
+
+
+def _inside_file(root: Path) -> bytes:
+    check_image(root)
+    if shutil.which("unsquashfs") is None:
+        raise GipfelError(
+            f"The runtime {root} can't be read without unsquashfs.",
+            "Install the package squashfs-tools on this machine.",
+        )
+    content = read_inside(root, (DESCRIPTION,), _MOST)
+    if content is None:
+        raise FileNotFoundError(DESCRIPTION)
+    return content

@@ -1,4 +1,4 @@
-"""A folder that appears complete or not at all."""
+"""A folder or file that appears complete or not at all."""
 
 import fcntl
 import hashlib
@@ -12,9 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..edf.inside import read_inside
 from ..model import GipfelError
 from .earlier import remove_unused, set_aside
 from .model import DESCRIPTION
+from .squash import is_file_form
 
 _WAIT_SECONDS = 1800.0
 _PAUSE_SECONDS = 0.2
@@ -23,7 +25,7 @@ _WORTH_SHARING = 4096
 
 @dataclass(frozen=True)
 class Place:
-    """Where a runtime is built, and the folder that it then becomes; one builder at a time."""
+    """Where a runtime is built, and what it then becomes, a folder or a file; one builder at a time."""
 
     folder: Path
     building: Path
@@ -31,20 +33,14 @@ class Place:
     @classmethod
     @contextmanager
     def beside(cls, folder: Path, *, progress: Callable[[str], None]) -> Iterator["Place"]:
-        """Hold the lock of a folder and a new empty one beside it, which is removed unless it was published.
+        """Hold the lock of a path and a new empty folder beside it, which is removed unless it was published.
 
         Raises
         ------
         GipfelError
-            The folder holds something that is no runtime, or another build takes too long.
+            The path holds something that is no runtime, or another build takes too long.
         """
-        if folder.exists() and not (
-            folder.is_dir() and (_is_empty(folder) or (folder / DESCRIPTION).is_file())
-        ):
-            raise GipfelError(
-                f"{folder} holds something that is no runtime.",
-                "Choose an empty folder or one that does not exist.",
-            )
+        refuse_foreign(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         with (folder.parent / f".{folder.name}.lock").open("a") as lock:
             _wait_for(lock.fileno(), folder, progress)
@@ -59,35 +55,70 @@ class Place:
             finally:
                 shutil.rmtree(building, ignore_errors=True)
 
-    def publish(self) -> None:
-        """Give the new folder its name; one that was there before stays beside it for those who use it."""
-        self.building.chmod(0o755)
-        if not self.folder.exists() or (not self.folder.is_symlink() and _is_empty(self.folder)):
-            self.building.rename(self.folder)
+    def publish(self, built: Path | None = None) -> None:
+        """Give what was built its name; what was there before stays beside it for those who use it.
+
+        Parameters
+        ----------
+        built
+            A file in the building folder, instead of that folder.
+        """
+        built = built or self.building
+        built.chmod(0o755 if built.is_dir() else 0o644)
+        is_vacant = self.folder.is_dir() and not self.folder.is_symlink() and _is_empty(self.folder)
+        if not self.folder.exists() or (built.is_dir() and is_vacant):
+            built.rename(self.folder)
             return
         # Containers have it mounted: removed now, they would look into an empty folder.
         before = set_aside(self.folder)
         try:
-            self.building.rename(self.folder)
+            built.rename(self.folder)
         except BaseException:
             before.rename(self.folder)
             raise
 
 
+def refuse_foreign(path: Path) -> None:
+    """Refuse a path that a runtime must not replace.
+
+    Raises
+    ------
+    GipfelError
+        It holds something that is no runtime.
+    """
+    if path.exists() and not _is_ours(path):
+        raise GipfelError(
+            f"{path} holds something that is no runtime.",
+            "Choose an empty folder, or a path where there is nothing.",
+        )
+
+
 def share_content(tree: Path) -> None:
     """Keep the content of equal files once; for files that nobody writes to any more."""
     first: dict[tuple[int, int, bytes], Path] = {}
+    read: dict[int, bytes] = {}
     for parent, _, names in os.walk(tree):
         for name in names:
             path = Path(parent) / name
             status = path.lstat()
             if not stat.S_ISREG(status.st_mode) or status.st_size < _WORTH_SHARING:
                 continue
-            content = hashlib.sha256(path.read_bytes()).digest()
+            if status.st_ino not in read:
+                read[status.st_ino] = hashlib.sha256(path.read_bytes()).digest()
+            content = read[status.st_ino]
             same = first.setdefault((status.st_size, status.st_mode, content), path)
-            if same is not path:
-                path.unlink()
-                path.hardlink_to(same)
+            if same is not path and not same.samefile(path):
+                # Never without its name: another build may be reading.
+                link = path.with_name(f".{path.name}.link")
+                link.unlink(missing_ok=True)
+                link.hardlink_to(same)
+                link.rename(path)
+
+
+def _is_ours(path: Path) -> bool:
+    if path.is_dir():
+        return not is_file_form(path) and (_is_empty(path) or (path / DESCRIPTION).is_file())
+    return is_file_form(path) and read_inside(path, (DESCRIPTION,), 1) is not None
 
 
 def _is_empty(folder: Path) -> bool:

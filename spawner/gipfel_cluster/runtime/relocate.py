@@ -5,7 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from ..model import GipfelError
@@ -90,23 +90,23 @@ def shared_libraries(
     return libraries, loader
 
 
-def relocate(binaries: Mapping[str, Path], *, program: str, prefix: str, loader: str) -> None:
+def relocate(binaries: Mapping[str, Path], *, programs: Collection[str], prefix: str, loader: str) -> None:
     """Make binaries find loader and libraries below ``prefix`` and never in an image.
 
-    The program's DT_RPATH serves all that it loads, since that is searched before LD_LIBRARY_PATH. A
+    A program's DT_RPATH serves all that it loads, since that is searched before LD_LIBRARY_PATH. A
     library's own DT_RUNPATH would switch that off, so each becomes a DT_RPATH, without paths outside.
 
     Parameters
     ----------
     binaries
         Path relative to the runtime's folder -> file there.
-    program
-        Which of them is the interpreter.
+    programs
+        Which of them are started: the interpreter, and what else stands one folder below the runtime's.
     """
     tool = patchelf()
     groups: dict[str, list[Path]] = {}
     for target, path in binaries.items():
-        if target == program:
+        if target in programs:
             _run([tool, "--set-interpreter", f"{prefix}/lib/{loader}", str(path)])
             groups.setdefault(f"$ORIGIN/../lib:{prefix}/lib", []).append(path)
             continue

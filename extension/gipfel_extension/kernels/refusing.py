@@ -1,0 +1,38 @@
+"""A kernel that answers every cell with one line: why the image's Python can't be one.
+
+``python -m gipfel_extension.kernels.refusing LINE -f CONNECTION_FILE``. A kernel that merely ends would leave
+that line in the server's log, where a notebook's user doesn't see it.
+"""
+
+import sys
+from typing import Any
+
+from ipykernel.kernelapp import IPKernelApp
+from ipykernel.kernelbase import Kernel
+
+
+class RefusingKernel(Kernel):
+    """Runs nothing."""
+
+    implementation = "gipfel"
+    implementation_version = "1"
+    language_info = {"name": "python", "mimetype": "text/x-python", "file_extension": ".py"}  # noqa: RUF012
+    banner = ""
+    problem = ""
+
+    async def do_execute(self, code: str, silent: bool, *_: Any, **__: Any) -> dict[str, Any]:  # noqa: ARG002, FBT001
+        """Answer with the problem, as an error, so that a batch run ends there."""
+        content = {"ename": "NoKernel", "evalue": self.problem, "traceback": [self.problem]}
+        if not silent:
+            self.send_response(self.iopub_socket, "error", content)  # type: ignore[no-untyped-call]
+        return {"status": "error", "execution_count": self.execution_count, **content}
+
+
+def main(arguments: list[str]) -> None:
+    """Start it; the first argument is the line."""
+    RefusingKernel.problem = arguments[0]
+    IPKernelApp.launch_instance(arguments[1:], kernel_class=RefusingKernel)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
