@@ -12,6 +12,8 @@ import socket
 import sys
 from pathlib import Path
 
+from gipfel_spawner.servers_page import HUB_TEMPLATES
+
 c = get_config()
 
 # Where this hub keeps its database, its cookie secret and its password: files of its owner alone.
@@ -53,9 +55,14 @@ def kept(name: str, fresh: str) -> str:
     return path.read_text().strip()
 
 
+def family(address: str) -> socket.AddressFamily:
+    """IPv6 for an address of its kind: the hub may be on either."""
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
 def free_ports(count: int) -> list[int]:
     """Ports that are free now, all different."""
-    held = [socket.create_server((hub_ip, 0)) for _ in range(count)]
+    held = [socket.create_server((hub_ip, 0), family=family(hub_ip)) for _ in range(count)]
     ports = [each.getsockname()[1] for each in held]
     for each in held:
         each.close()
@@ -65,7 +72,7 @@ def free_ports(count: int) -> list[int]:
 def taken(address: str, number: int) -> bool:
     """Whether something listens there."""
     try:
-        socket.create_server((address, number)).close()
+        socket.create_server((address, number), family=family(address)).close()
     except OSError:
         return True
     return False
@@ -112,31 +119,70 @@ c.EDFSpawner.cluster = os.environ.get("GIPFEL_CLUSTER", c.EDFSpawner.scheduler)
 c.EDFSpawner.engine = os.environ.get("GIPFEL_ENGINE", "bubblewrap")
 c.EDFSpawner.runtime = os.environ.get("GIPFEL_RUNTIME", "")
 c.EDFSpawner.state_folder = str(state)
+# Several servers of one user at once, each in an environment of its own.
+c.JupyterHub.allow_named_servers = True
+# What the form offers for one click; every option of the form may stand here, 'edf' among them.
+c.EDFSpawner.presets = [
+    {"title": "Look around", "gpus": 0, "time": "30"},
+    {"title": "Explore", "gpus": 1, "time": "2:00:00"},
+    {"title": "Work day", "gpus": 1, "time": "8:00:00"},
+]
 if c.EDFSpawner.scheduler == "local":
     # On a machine of one's own, an EDF may use the variables that one's own shell has.
     c.EDFSpawner.env_keep = ["PATH", "LANG", "LC_ALL", "EDF_PATH", "SCRATCH", "STORE", "PROJECT"]
+
+# Compute nodes behind a firewall: the ports that it lets through, such as 8400-8499. Empty: any free port.
+c.EDFSpawner.server_ports = os.environ.get("GIPFEL_SERVER_PORTS", "")
+
+# Who starts, stops and loses a server: one line of JSON each, in a file of the hub's user alone; with "none"
+# nowhere.
+c.EDFSpawner.audit_log = os.environ.get("GIPFEL_AUDIT_LOG", str(state / "audit.jsonl"))
+
+# Administrators see who runs what where on the page /hub/gipfel/servers, and find a link to it on theirs. Who
+# is one is the authenticator's to say: c.Authenticator.admin_users.
+c.JupyterHub.template_paths = [HUB_TEMPLATES]
+
+# More time for a running job with one press in the lab, such as 1:00:00. Slurm lets only operators give it,
+# so the hub's user must be one. Empty: none.
+c.EDFSpawner.extend_by = os.environ.get("GIPFEL_EXTEND_BY", "")
+
+# Off as it stands: a server without a busy kernel, GPU or CPU work, a job step or a saved file for this many
+# seconds is stopped, after ten minutes of warning in the lab. The page of servers tells the GPU hours saved.
+services, roles = [], []
+c.EDFSpawner.idle_limit = int(os.environ.get("GIPFEL_IDLE_LIMIT", "0"))
+c.EDFSpawner.idle_warning = int(os.environ.get("GIPFEL_IDLE_WARNING", "600"))
+if c.EDFSpawner.idle_limit:
+    services.append(
+        {
+            "name": "gipfel-culling",
+            "command": [sys.executable, "-m", "gipfel_spawner.culling", "--every", "30"],
+        }
+    )
+    scopes = ["list:users", "read:servers", "delete:servers"]
+    roles.append({"name": "gipfel-culling", "services": ["gipfel-culling"], "scopes": scopes})
 
 # Quiet unless asked: the address and the password below are what a person looks for.
 level = os.environ.get("GIPFEL_LOG_LEVEL", "WARN")
 c.JupyterHub.log_level = level
 c.ConfigurableHTTPProxy.log_level = level.lower()
 
-# Waiting in a queue takes as long as it takes; a server that was started has a minute to answer.
-c.Spawner.start_timeout = int(os.environ.get("GIPFEL_START_TIMEOUT", "3600"))
+# Waiting in a queue takes as long as it takes, and keeps nobody else from starting; a server that was started
+# has a minute to answer.
+limit = os.environ.get("GIPFEL_START_TIMEOUT", "")
+c.EDFSpawner.start_timeout = int(limit) if limit else None
+c.JupyterHub.concurrent_spawn_limit = 0
 c.Spawner.http_timeout = 60
+# The page of a start comes at once; it says what the job waits for and, when it fails, why.
+c.JupyterHub.tornado_settings = {"slow_spawn_timeout": 1}
 c.Spawner.default_url = "/lab"
 
 # A program that drives this hub: GIPFEL_API_TOKEN acts as a service that may start and stop servers.
 token = os.environ.get("GIPFEL_API_TOKEN")
 if token:
-    c.JupyterHub.services = [{"name": "gipfel-api", "api_token": token}]
-    c.JupyterHub.load_roles = [
-        {
-            "name": "gipfel-api",
-            "scopes": ["admin:users", "admin:servers", "access:servers"],
-            "services": ["gipfel-api"],
-        }
-    ]
+    services.append({"name": "gipfel-api", "api_token": token})
+    scopes = ["admin:users", "admin:servers", "access:servers"]
+    roles.append({"name": "gipfel-api", "services": ["gipfel-api"], "scopes": scopes})
+c.JupyterHub.services, c.JupyterHub.load_roles = services, roles
 
 who, then = "the name of a unix user", ""
 if c.EDFSpawner.scheduler == "local":

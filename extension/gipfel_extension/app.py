@@ -1,5 +1,6 @@
 """The server extension: configuration, and the life of what the routes use."""
 
+import asyncio
 import os
 from typing import Any
 
@@ -9,7 +10,10 @@ from traitlets import Float, List, TraitError, Unicode, validate
 from gipfel_cluster.model import GipfelError
 
 from .routes import ROUTES
+from .server.hub import hub_of
+from .server.leaving import Leaving, LeavingSettings
 from .server.telemetry import ServerTelemetry
+from .server.use import ServerUse
 
 
 class GipfelExtension(ExtensionApp):
@@ -30,6 +34,28 @@ class GipfelExtension(ExtensionApp):
         "there is a GPU), 'replay:FILE' or 'synthetic:NAME'. Default: host and auto. Empty: only the host.",
     ).tag(config=True)
 
+    time_left_notices = List(
+        Float(min=0),
+        default_value=[30.0, 10.0, 2.0],
+        help="Minutes before the end of the job's time at which the lab says so. Default: 30, 10 and 2.",
+    ).tag(config=True)
+    report_interval = Float(
+        30.0,
+        min=0.5,
+        help="Seconds between two reports to the hub on whether this server is used. Default: 30.",
+    ).tag(config=True)
+    orphan_grace = Float(
+        600.0,
+        min=0,
+        help="Seconds for which the hub must refuse this server's token before it ends. Default: 600.",
+    ).tag(config=True)
+    gpu_threshold = Float(
+        0.05,
+        help="The share of a minute from which a GPU counts as working, 0 to 1. Default: 0.05.",
+    ).tag(config=True)
+
+    _reporting: asyncio.Task[None] | None = None
+
     @validate("interval")
     def _valid_interval(self, proposal: dict[str, Any]) -> float:
         value = float(proposal["value"])
@@ -46,12 +72,42 @@ class GipfelExtension(ExtensionApp):
             log=self.log,
         )
         self.settings["gipfel"] = self.telemetry
+        self.use = ServerUse(self.settings, self.telemetry)
+        self.leaving = self.settings["gipfel_leaving"] = Leaving(
+            settings=LeavingSettings(
+                notices=tuple(minutes * 60 for minutes in self.time_left_notices),
+                beat=self.report_interval,
+                orphan_grace=self.orphan_grace,
+            ),
+            hub=hub_of(os.environ),
+            ends=self._ends,
+            look=self.use.look,
+            end=self._end,
+            log=self.log,
+            gpu_threshold=self.gpu_threshold,
+        )
 
     def initialize_handlers(self) -> None:
         """Add the routes."""
         self.handlers.extend([(rf"/{path}/?", handler) for path, handler in ROUTES])
 
+    async def _ends(self) -> float | None:
+        """When the job's time ends as its node learned it, in seconds since 1970."""
+        try:
+            run, _ = await self.telemetry.started()
+        except GipfelError:
+            return None
+        ends = (await asyncio.to_thread(run.describe))["ends_ns"]
+        return None if ends is None else ends / 1e9
+
+    def _end(self, line: str) -> None:
+        self.log.critical("%s", line)
+        if self.serverapp is not None:
+            self.serverapp.stop(from_signal=True)
+
     async def _start_jupyter_server_extension(self, serverapp: Any) -> None:  # noqa: ARG002
+        self.use.watch_saving()
+        self._reporting = asyncio.ensure_future(self.leaving.run())
         try:
             await self.telemetry.started()
         except GipfelError as error:
@@ -60,4 +116,6 @@ class GipfelExtension(ExtensionApp):
 
     async def stop_extension(self) -> None:
         """End recorders and feed with the server."""
+        if self._reporting is not None:
+            self._reporting.cancel()
         await self.telemetry.stop()

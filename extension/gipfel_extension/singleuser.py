@@ -15,7 +15,11 @@ from urllib.parse import urlsplit, urlunsplit
 
 from jupyter_server.serverapp import ServerApp
 from jupyterhub.singleuser.extension import JupyterHubSingleUser
-from tornado.netutil import bind_sockets
+
+from gipfel_cluster.model import GipfelError
+from gipfel_cluster.ports import PORTS_VARIABLE, PortRange, hold_port
+
+from .kernels import offer_image_kernel
 
 _ANSWER_S = 30.0
 _PATIENCE_S = 300.0
@@ -98,12 +102,16 @@ def main() -> None:
     if not address.scheme:
         sys.exit("This server is started by a hub: JUPYTERHUB_SERVICE_URL is not set.")
     try:
-        HeldSocketServerApp.held = bind_sockets(0, address.hostname or "")
-    except OSError as error:
-        sys.exit(f"No port could be bound on {address.hostname}: {error.strerror}.")
+        ports = PortRange.parse(os.environ.get(PORTS_VARIABLE, ""))
+        HeldSocketServerApp.held = (hold_port(address.hostname or "", ports),)
+    except GipfelError as error:
+        sys.exit(f"gipfel: {error}")
     port = HeldSocketServerApp.held[0].getsockname()[1]
     host = f"[{address.hostname}]" if ":" in (address.hostname or "") else address.hostname or ""
     os.environ["JUPYTERHUB_SERVICE_URL"] = urlunsplit(address._replace(netloc=f"{host}:{port}"))
+    problem = offer_image_kernel(os.environ)
+    if problem:
+        sys.stderr.write(f"gipfel: {problem}\n")
     # A node is shared: messages to kernels go through files of the user's own, not through ports of the node.
     arguments = ["--KernelManager.transport=ipc"]
     if os.geteuid() == 0:

@@ -5,8 +5,10 @@ import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import { addCommands, CommandIDs } from './commands';
+import { LeavingModel } from './leaving';
 import { plotlyRendererFactory } from './mime';
 import { SaturationModel } from './model';
+import { LeavingNotices } from './notices';
 import { GipfelPanel } from './panel';
 import { offerPlotly } from './plot';
 import { GipfelRequests } from './request';
@@ -34,6 +36,9 @@ const panel: JupyterFrontEndPlugin<void> = {
     app.shell.add(widget, 'right', { rank: 700, type: 'Gipfel' });
     restorer?.add(widget, widget.id);
     followTheme(model, themes);
+    const leaving = new LeavingModel(model.requests);
+    new LeavingNotices(leaving, trans, () => void model.refreshRun());
+    void leaving.refresh();
     void followSettings(model, settings);
   }
 };

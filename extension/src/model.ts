@@ -125,6 +125,11 @@ export class SaturationModel implements IDisposable {
     }
   }
 
+  /** Read again what this server runs in. */
+  refreshRun(): Promise<void> {
+    return this._refreshRun();
+  }
+
   private async _refreshRun(): Promise<void> {
     try {
       this._run = await this.requests.run();

@@ -1,7 +1,7 @@
 import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 
-import type { IRunInfo, ISaturationStatus } from './tokens';
+import type { ILeaving, IRunInfo, ISaturationStatus } from './tokens';
 
 /** The routes of our server extension. */
 export class GipfelRequests {
@@ -20,6 +20,21 @@ export class GipfelRequests {
   /** End the simulated source. */
   stopSource(): Promise<ISaturationStatus> {
     return this._request<ISaturationStatus>('telemetry/source', 'DELETE');
+  }
+
+  /** When this server ends. */
+  leaving(): Promise<ILeaving> {
+    return this._request<ILeaving>('leaving');
+  }
+
+  /** Ask for more time. */
+  extend(): Promise<ILeaving> {
+    return this._request<ILeaving>('leaving/extend', 'POST', {});
+  }
+
+  /** Say that this server is wanted although nothing runs. */
+  stay(): Promise<ILeaving> {
+    return this._request<ILeaving>('leaving/stay', 'POST', {});
   }
 
   /** Copy a shipped notebook to where the user can change it, and say where that is. */

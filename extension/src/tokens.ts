@@ -36,6 +36,18 @@ export interface IRunInfo {
   readonly record: JSONObject;
 }
 
+/** When this server ends; times are UTC milliseconds of the server's clock. */
+export interface ILeaving {
+  readonly now_ms: number;
+  readonly ends_ms: number | null;
+  /** Seconds before the end at which a notice is due. */
+  readonly notices_s: readonly number[];
+  /** Seconds that may be added with one press, 0 where none. */
+  readonly extend_s: number;
+  /** Since when nothing runs and when the server is stopped for it, null while that is far. */
+  readonly idle: { readonly since_ms: number; readonly stop_ms: number } | null;
+}
+
 /** A plotly figure as plain data. */
 export interface IFigure {
   readonly data: readonly PartialJSONObject[];

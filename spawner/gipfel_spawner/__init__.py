@@ -3,12 +3,18 @@
 from batchspawner.api import BatchSpawnerAPIHandler
 from jupyterhub.apihandlers import default_handlers
 from jupyterhub.apihandlers.users import UserServerAPIHandler
+from jupyterhub.handlers import default_handlers as page_handlers
+from jupyterhub.handlers.pages import SpawnHandler
 
 from .callback import ServerRouteHandler
-from .refusal import CheckedServerHandler
+from .form_routes import ROUTES
+from .own_routes import ActivityRouteHandler, ExtendRouteHandler
+from .refusal import CheckedServerHandler, PlainSpawnHandler
+from .servers_api import ServersRouteHandler, StopRouteHandler
+from .servers_page import HUB_TEMPLATES, ServersPageHandler
 from .spawner import EDFSpawner
 
-__all__ = ["EDFSpawner"]
+__all__ = ["HUB_TEMPLATES", "EDFSpawner"]
 
 # Importing batchspawner registers a route where a server's token may set any attribute of its spawner, the
 # command that runs as the user among them. The hub reads this list after it has imported its spawner class.
@@ -18,5 +24,17 @@ default_handlers[:] = [
     (each[0], CheckedServerHandler, *each[2:]) if each[1] is UserServerAPIHandler else each
     for each in default_handlers
 ]
+default_handlers += [each for each in ROUTES if each not in default_handlers]
+# JupyterHub logs a stack for each mistake in a form or a link.
+page_handlers[:] = [
+    (each[0], PlainSpawnHandler, *each[2:]) if each[1] is SpawnHandler else each for each in page_handlers
+]
 if not any(each[1] is ServerRouteHandler for each in default_handlers):
-    default_handlers.append((r"/api/gipfel/server", ServerRouteHandler))
+    default_handlers += [
+        (r"/api/gipfel/server", ServerRouteHandler),
+        (r"/api/gipfel/server/activity", ActivityRouteHandler),
+        (r"/api/gipfel/server/extend", ExtendRouteHandler),
+        (r"/api/gipfel/servers", ServersRouteHandler),
+        (r"/api/gipfel/servers/stop", StopRouteHandler),
+    ]
+    page_handlers.append((r"/gipfel/servers", ServersPageHandler))

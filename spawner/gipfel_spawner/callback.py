@@ -1,7 +1,8 @@
-"""The one thing that a server tells the hub: its port."""
+"""The one thing that a server tells the hub at its start: its port."""
 
 import json
-from typing import Annotated
+from collections.abc import Awaitable
+from typing import Annotated, TypeVar
 
 from jupyterhub.apihandlers import APIHandler
 from pydantic import Field, StrictInt, ValidationError
@@ -13,6 +14,57 @@ from .spawner import EDFSpawner
 
 _MOST_BYTES = 1000
 
+_Body = TypeVar("_Body", bound=Frozen)
+
+
+@web.stream_request_body
+class OwnServerHandler(APIHandler):
+    """A route for a server's own token, whose body is bounded before any of it is read."""
+
+    _received = b""
+
+    async def prepare(self) -> None:
+        """Bound the body, then find out who asks; tornado reads nothing before this is over."""
+        self.request.connection.set_max_body_size(_MOST_BYTES)
+        await super().prepare()
+
+    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
+        """Keep what comes: less than the bound."""
+        self._received += chunk
+        return None
+
+    def own_spawner(self) -> EDFSpawner:
+        """The spawner whose server asks; its name is nowhere in the request but in the token.
+
+        Raises
+        ------
+        HTTPError
+            403: the token is no server's, or that of an earlier start.
+        """
+        token = self.get_auth_token() or ""
+        for spawner in getattr(self.current_user, "spawners", {}).values():
+            if isinstance(spawner, EDFSpawner) and spawner.owns(token):
+                return spawner
+        raise web.HTTPError(403, "This token belongs to no server.")
+
+    def body_as(self, model: type[_Body], advice: str) -> _Body:
+        """The body as a frozen model.
+
+        Raises
+        ------
+        HTTPError
+            400: it is anything else.
+        """
+        try:
+            return model.model_validate_json(self._received)
+        except ValidationError:
+            raise web.HTTPError(400, advice) from None
+
+    def answer(self, content: Frozen) -> None:
+        """Answer with a model as JSON."""
+        self.set_header("Content-Type", "application/json")
+        self.finish(json.dumps(content.model_dump(mode="json")))
+
 
 class ServerReport(Frozen):
     """What a server may say of itself."""
@@ -20,24 +72,16 @@ class ServerReport(Frozen):
     port: Annotated[StrictInt, Field(ge=1024, le=65535)]
 
 
-class ServerRouteHandler(APIHandler):
+class ServerRouteHandler(OwnServerHandler):
     """``POST /hub/api/gipfel/server``, with the token of the server that starts; once for each start."""
 
     @web.authenticated
     def post(self) -> None:
         """Take the port of a server that starts; anything else is 400 or 403."""
-        token = self.get_auth_token() or ""
-        spawners = getattr(self.current_user, "spawners", {}).values()
-        spawner = next((each for each in spawners if isinstance(each, EDFSpawner) and each.owns(token)), None)
-        if spawner is None:
-            raise web.HTTPError(403, "This token belongs to no server.")
-        if len(self.request.body) > _MOST_BYTES:
-            raise web.HTTPError(400, "Give a port and nothing else.")
-        try:
-            report = ServerReport.model_validate_json(self.request.body)
-        except ValidationError:
-            raise web.HTTPError(400, 'Give {"port": number}, from 1024 to 65535, and nothing else.') from None
+        spawner = self.own_spawner()
+        report = self.body_as(ServerReport, 'Give {"port": number}, from 1024 to 65535, and nothing else.')
+        if not spawner.allows_port(report.port):
+            raise web.HTTPError(400, f"The port must be one of {spawner.server_ports}.")
         if not spawner.take_port(report.port):
             raise web.HTTPError(403, "This server is not being started, or has given its port already.")
-        self.set_header("Content-Type", "application/json")
-        self.finish(json.dumps({"port": report.port}))
+        self.answer(report)

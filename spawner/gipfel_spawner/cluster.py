@@ -7,15 +7,17 @@ from typing import Any
 
 from gipfel_cluster.scheduler import LocalScheduler, Scheduler, SlurmScheduler
 
+from .board import SiteBoard
 from .watcher import JobWatcher
 
 
 class Cluster:
-    """A scheduler with the watcher of its jobs."""
+    """A scheduler with the watcher of its jobs, and what is known of its site."""
 
     def __init__(self, scheduler: Scheduler, watcher: JobWatcher) -> None:
         self.scheduler = scheduler
         self.watcher = watcher
+        self.board = SiteBoard(scheduler)
 
 
 def shared_cluster(

@@ -2,12 +2,15 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+from gipfel_cluster.edf.draft import Draft
 from gipfel_cluster.model import Frozen, GipfelError, one_line
 from gipfel_cluster.scheduler.account import acting_as
 from gipfel_cluster.scheduler.command import CommandResult, run_command
 
 from .account import Account
+from .options import OptionError
 
 _LOG_BYTES = 16_000
 # Of env, where it can't go to the folder; of env, where it can't run the program.
@@ -65,32 +68,64 @@ class Errands:
 
         Raises
         ------
-        GipfelError
+        OptionError
             The first thing that is wrong with it.
         """
-        result = await self._ask("check", "--here", edf)
+        answer = await self.inspect(edf)
         try:
-            answer = json.loads(result.output)
-            if isinstance(answer, list) and "/" not in edf:
-                # A folder of this name in the home folder: the job takes the environment nevertheless.
-                result = await self._ask("show", edf)
-                answer = json.loads(result.output)
-                if answer["valid"]:
-                    result = await self._ask("check", "--here", str(answer["file"]))
-                    answer = json.loads(result.output)
-            if isinstance(answer, list):
-                raise GipfelError(f"{edf} is a folder.", "Name one environment in it.")
             if answer["valid"]:
                 return
             error = next(each for each in answer["diagnostics"] if each["severity"] == "error")
             where = f" ({error['file']}{', line ' + str(error['line']) if error.get('line') else ''})"
-            problem, fix = (
-                f"{error['message'].rstrip('.')}{where if error.get('file') else ''}.",
-                error["fix"],
-            )
-        except (ValueError, KeyError, TypeError, StopIteration):
+            problem = f"{error['message'].rstrip('.')}{where if error.get('file') else ''}."
+            fix = str(error["fix"])
+        except (KeyError, TypeError, StopIteration):
+            raise GipfelError(f"The environment {edf} can't be checked: its answer is broken.") from None
+        raise OptionError(problem, fix, field="edf")
+
+    async def inspect(self, edf: str) -> dict[str, Any]:
+        """What ``edf check --here --json`` says of an EDF: ``file``, ``valid``, ``diagnostics``, ``edf``.
+
+        Raises
+        ------
+        GipfelError
+            It can't be asked, or the name is a folder's.
+        """
+        result = await self._ask("check", "--here", "--", edf)
+        try:
+            answer = json.loads(result.output)
+            if isinstance(answer, list) and "/" not in edf:
+                # A folder of this name in the home folder: the job takes the environment nevertheless.
+                result = await self._ask("show", "--", edf)
+                answer = json.loads(result.output)
+                if answer["valid"]:
+                    result = await self._ask("check", "--here", "--", str(answer["file"]))
+                    answer = json.loads(result.output)
+            if isinstance(answer, list):
+                raise OptionError(f"{edf} is a folder.", "Name one environment in it.", field="edf")
+        except (ValueError, KeyError, TypeError):
             raise GipfelError(f"The environment {edf} can't be checked: {_last(result)}.") from None
-        raise GipfelError(problem, fix)
+        if not isinstance(answer, dict):
+            raise GipfelError(f"The environment {edf} can't be checked: its answer is broken.")
+        return answer
+
+    async def draft(self, draft: Draft) -> dict[str, Any]:
+        """Check an EDF that is not on disk yet, and save it where the draft says so.
+
+        Raises
+        ------
+        GipfelError
+            It can't be checked.
+        """
+        argv = (self._python, "-I", "-m", "gipfel_cluster.edf.draft")
+        result = await self._run(argv, given=draft.model_dump_json())
+        try:
+            answer = json.loads(result.output)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise GipfelError(f"The environment can't be checked: {_last(result)}.")
+        return answer
 
     async def make_log_folder(self) -> None:
         """Make the folder of the jobs' logs, the user's alone.
@@ -122,19 +157,21 @@ class Errands:
             (self._python, "-I", "-m", "gipfel_cluster.edf", command, "--json", *arguments)
         )
 
-    async def _run(self, argv: Sequence[str]) -> CommandResult:
+    async def _run(self, argv: Sequence[str], *, given: str = "") -> CommandResult:
         """Run a command as the user, in the home folder where there is one, as the job will."""
-        result = await self._run_below(("env", f"--chdir={self._account.home}", *argv))
+        result = await self._run_below(("env", f"--chdir={self._account.home}", *argv), given)
         if result.code == _NO_FOLDER:
-            result = await self._run_below(("env", *argv))
+            result = await self._run_below(("env", *argv), given)
         if result.code in _NO_PROGRAM:
             raise GipfelError(f"{argv[0]} can't be run: {_last(result).rpartition(': ')[2]}.")
         return result
 
-    async def _run_below(self, argv: Sequence[str]) -> CommandResult:
+    async def _run_below(self, argv: Sequence[str], given: str = "") -> CommandResult:
         prefix = acting_as(self._account.user, self._exec_prefix)
         try:
-            return await run_command((*prefix, *argv), environment=self._environment, limit=self._limit)
+            return await run_command(
+                (*prefix, *argv), environment=self._environment, limit=self._limit, given=given
+            )
         except TimeoutError as error:
             raise GipfelError(
                 f"Your home folder did not answer within {self._limit:g} s.", "Try again in a few minutes."

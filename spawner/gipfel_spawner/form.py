@@ -1,17 +1,29 @@
-"""The spawn form: one page without a script, filled from the scheduler and the user's environments."""
+"""The spawn form: filled from what the hub knows of the cluster and from the user's environments."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
+from hashlib import sha256
 from importlib.resources import files
 from typing import Any
 
-from jinja2 import Environment, Template
+from jinja2 import Environment, PackageLoader, Template
 
-from gipfel_cluster.model import Frozen, GipfelError
+from gipfel_cluster.model import Frozen
 from gipfel_cluster.scheduler.durations import format_duration
-from gipfel_cluster.scheduler.protocol import Partition, Scheduler
+from gipfel_cluster.scheduler.gres import GpuCount
+from gipfel_cluster.scheduler.protocol import Partition
+from gipfel_cluster.scheduler.site import Choices
 
-from .options import UserOptions, read_options
+from .environment_fields import EnvironmentField, environment_fields
+from .options import UserOptions
+from .presets import Preset, describe_options
+
+
+class Misfit(Frozen):
+    """What could not be used of the last attempt; ``field`` is empty where it is no field's fault."""
+
+    field: str = ""
+    message: str
 
 
 class FormContent(Frozen):
@@ -19,77 +31,103 @@ class FormContent(Frozen):
 
     cluster: str
     environments: tuple[str, ...] = ()
-    default_edf: str = ""
     partitions: tuple[Partition, ...] = ()
+    #: Seconds since the scheduler said so; 0 while that is current.
+    age: float = 0.0
+    choices: Choices = Choices()
+    engines: tuple[str, ...] = ()
+    presets: tuple[Preset, ...] = ()
+    last: UserOptions | None = None
+    defaults: UserOptions = UserOptions()
     chosen: UserOptions = UserOptions()
-    default_gpus: int = 0
-    default_time: str = ""
+    #: As typed, where it was no `UserOptions`.
+    typed: dict[str, str] | None = None
+    misfit: Misfit | None = None
+    cpus_per_gpu: int = 0
+    memory_per_gpu: str = ""
     problems: tuple[str, ...] = ()
-
-
-async def fill_form(
-    scheduler: Scheduler,
-    environments: Callable[[], Awaitable[tuple[str, ...]]],
-    chosen: Mapping[str, Any],
-    *,
-    cluster: str,
-    default_edf: str,
-    default_gpus: int,
-    default_time: str,
-) -> FormContent:
-    """Ask for what the form shows; whatever does not answer becomes a line in it."""
-    problems: list[str] = []
-    partitions: tuple[Partition, ...] = ()
-    names: tuple[str, ...] = ()
-    try:
-        partitions = await scheduler.partitions()
-    except GipfelError as error:
-        problems.append(str(error))
-    try:
-        names = await environments()
-    except GipfelError as error:
-        problems.append(str(error))
-    try:
-        options = read_options(chosen)
-    except GipfelError:
-        # Options that an older version wrote.
-        options = UserOptions()
-    return FormContent(
-        cluster=cluster,
-        environments=names,
-        default_edf=default_edf,
-        partitions=partitions,
-        chosen=options,
-        default_gpus=default_gpus,
-        default_time=default_time,
-        problems=tuple(problems),
-    )
+    #: Where the page's script and its questions go; empty for a page without them.
+    hub: str = ""
+    user: str = ""
 
 
 def render_form(content: FormContent) -> str:
     """The fields as HTML; everything in it is escaped."""
-    chosen = content.chosen
-    listed = chosen.edf in {"", *content.environments}
+    shown = shown_values(content)
     return _template().render(
         content=content,
-        partitions=[(each, describe_partition(each)) for each in content.partitions],
-        selected_edf=chosen.edf if listed else "",
-        path="" if listed else chosen.edf,
-        gpus=content.default_gpus if chosen.gpus is None else chosen.gpus,
+        shown=shown,
+        partitions=[(each, describe_partition(each), idle_gpus(each)) for each in content.partitions],
+        selected_partition=_selected_partition(content, shown["partition"]),
         most_gpus=_most_gpus(content.partitions),
-        time=chosen.time or content.default_time,
+        presets=[(each.title, each.words, preset_values(each.options, content)) for each in content.presets],
+        last=preset_values(content.last, content) if content.last else None,
+        last_words=_last_words(content),
+        fields=_fields(),
+        version=_version(),
     )
 
 
+def shown_values(content: FormContent) -> dict[str, str]:
+    """The text of each field: as it was typed, else what was chosen, else the site's default."""
+    if content.typed is not None:
+        empty = dict.fromkeys((*UserOptions.model_fields, "edf_path"), "")
+        return empty | {key: value for key, value in content.typed.items() if key in empty}
+    return preset_values(content.chosen, content)
+
+
+def preset_values(options: UserOptions, content: FormContent) -> dict[str, str]:
+    """What the form's fields hold for some options."""
+    listed = options.edf in {"", *content.environments}
+    gpus = content.defaults.gpus if options.gpus is None else options.gpus
+    values = {field: str(value or "") for field, value in options.model_dump().items()}
+    return values | {
+        "edf": options.edf if listed else "",
+        "edf_path": "" if listed else options.edf,
+        "gpus": str(gpus or 0),
+        "time": options.time or content.defaults.time,
+        "partition": options.partition or content.defaults.partition,
+    }
+
+
 def describe_partition(partition: Partition) -> str:
-    """A partition in one line, such as ``normal: 3 of 8 nodes idle · 4 gh200 each · up to 1-00:00:00``."""
-    parts = [f"{partition.idle} of {partition.nodes} nodes idle"]
-    if partition.gpus:
-        gpus = ", ".join(f"{each.count} {each.type or 'GPU'}" for each in partition.gpus)
-        parts.append(f"{gpus} each")
+    """A partition in one line: ``normal: 5 of 8 gh200 idle · 2 of 8 nodes idle · up to 1-00:00:00``."""
+    parts = [idle_gpus(partition)] if partition.gpus else []
+    parts.append(f"{partition.idle} of {partition.nodes} nodes idle")
     if partition.seconds is not None:
         parts.append(f"up to {format_duration(partition.seconds)}")
     return f"{partition.name}: {' · '.join(parts)}"
+
+
+def idle_gpus(partition: Partition) -> str:
+    """Idle GPUs by type: ``37 of 128 gh200 idle``; what a node has, where only that is known."""
+    if not partition.all_gpus:
+        return ", ".join(f"{each.count} {each.type or 'GPU'} each" for each in partition.gpus)
+    idle = {each.type: each.count for each in partition.idle_gpus}
+    return ", ".join(
+        f"{idle.get(each.type, 0)} of {each.count} {_gpu_word(each)} idle" for each in partition.all_gpus
+    )
+
+
+def describe_age(seconds: float) -> str:
+    """How old something is: ``3 min``."""
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+def _gpu_word(gpus: GpuCount) -> str:
+    return gpus.type or ("GPU" if gpus.count == 1 else "GPUs")
+
+
+def _selected_partition(content: FormContent, chosen: str) -> str:
+    names = {each.name for each in content.partitions}
+    default = next((each.name for each in content.partitions if each.default), "")
+    return chosen if chosen in names else default
+
+
+def _last_words(content: FormContent) -> str:
+    if content.last is None:
+        return ""
+    return describe_options(content.last)
 
 
 def _most_gpus(partitions: Sequence[Partition]) -> int:
@@ -98,5 +136,29 @@ def _most_gpus(partitions: Sequence[Partition]) -> int:
 
 @cache
 def _template() -> Template:
-    source = (files(__package__) / "templates" / "form.html").read_text(encoding="utf-8")
-    return Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(source)
+    loader = PackageLoader(__package__ or "gipfel_spawner")
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, loader=loader)
+    environment.filters["age"] = describe_age
+    return environment.get_template("form.html")
+
+
+@cache
+def _fields() -> Mapping[str, EnvironmentField]:
+    return {each.key: each for each in environment_fields()}
+
+
+@cache
+def _version() -> str:
+    """Changes with the static files, so that a browser takes the new ones."""
+    folder = files(__package__) / "static"
+    names = ("form.js", "environment.js", "form.css")
+    return sha256(b"".join((folder / name).read_bytes() for name in names)).hexdigest()[:12]
+
+
+def typed_values(form: Mapping[str, Any]) -> dict[str, str]:
+    """What a form holds, cut to what a page may show again."""
+    return {
+        str(field)[:40]: str(values[0])[:4096]
+        for field, values in list(form.items())[:40]
+        if isinstance(values, list) and values and isinstance(values[0], str)
+    }

@@ -8,18 +8,33 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, ValidationError
 
 from gipfel_cluster.model import Frozen, GipfelError, Line
-from gipfel_cluster.scheduler.durations import format_duration, parse_duration
-from gipfel_cluster.scheduler.protocol import Name, Partition, TimeLimit
+from gipfel_cluster.scheduler.protocol import Memory, Name, TimeLimit
 
 _EDF = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.+@-]*|~?/.*)?")
 _MOST_BYTES = 16 << 10
-_FIELDS = {
+#: The fields of `UserOptions`, as a message names them.
+FIELDS = {
     "edf": "the environment",
     "partition": "the partition",
     "gpus": "GPUs",
     "nodes": "nodes",
     "time": "the time",
+    "cpus": "CPUs",
+    "memory": "the memory",
+    "account": "the account",
+    "qos": "the QoS",
+    "reservation": "the reservation",
+    "name": "the name",
+    "engine": "the engine",
 }
+
+
+class OptionError(GipfelError):
+    """An option that can't be; ``field`` is the one of `UserOptions`, empty where it is none of them."""
+
+    def __init__(self, problem: str, fix: str = "", *, field: str = "") -> None:
+        super().__init__(problem, fix)
+        self.field = field
 
 
 def _name_or_path(value: str) -> str:
@@ -31,8 +46,9 @@ def _name_or_path(value: str) -> str:
 class UserOptions(Frozen):
     """What the form asks for; `UserOptions()` means the defaults.
 
-    ``edf`` is the name of an EDF, or a path that begins with ``/`` or ``~/``; ``gpus`` is per node;
-    ``time`` is in Slurm's syntax; empty means the site's default.
+    ``edf`` is the name of an EDF, or a path that begins with ``/`` or ``~/``; ``gpus``, ``cpus`` and
+    ``memory`` are per node; ``time`` and ``memory`` are in Slurm's syntax; ``name`` is the job's; empty means
+    the site's default.
     """
 
     edf: Annotated[Line, Field(max_length=4096), AfterValidator(_name_or_path)] = ""
@@ -40,6 +56,13 @@ class UserOptions(Frozen):
     gpus: Annotated[int, Field(ge=0, le=64)] | None = None
     nodes: Annotated[int, Field(ge=1, le=4096)] = 1
     time: TimeLimit = ""
+    cpus: Annotated[int, Field(ge=1, le=4096)] | None = None
+    memory: Memory = ""
+    account: Name = ""
+    qos: Name = ""
+    reservation: Name = ""
+    name: Annotated[Line, Field(max_length=64, pattern=r"^(?:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$")] = ""
+    engine: Annotated[Line, Field(max_length=32, pattern=r"^(?:[a-z][a-z0-9_-]*)?$")] = ""
 
 
 def read_options(content: Mapping[str, Any]) -> UserOptions:
@@ -47,22 +70,24 @@ def read_options(content: Mapping[str, Any]) -> UserOptions:
 
     Raises
     ------
-    GipfelError
+    OptionError
         A field is not known or holds what it may not, or all are more than 16 KiB of JSON.
     """
     if len(json.dumps(dict(content), default=str)) > _MOST_BYTES:
-        raise GipfelError("The options are too long.", f"Give at most {_MOST_BYTES} bytes.")
+        raise OptionError("The options are too long.", f"Give at most {_MOST_BYTES} bytes.")
     try:
         return UserOptions.model_validate(dict(content))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         field = str(first["loc"][0]) if first["loc"] else ""
         if first["type"] == "extra_forbidden":
-            raise GipfelError(
-                f"There is no option {field[:40]!r}.", f"The options are {', '.join(_FIELDS)}."
+            raise OptionError(
+                f"There is no option {field[:40]!r}.", f"The options are {', '.join(FIELDS)}."
             ) from None
         message = str(first["msg"]).removeprefix("Value error, ")
-        raise GipfelError(f"The value for {_FIELDS.get(field, field)} can't be used: {message}.") from None
+        raise OptionError(
+            f"The value for {FIELDS.get(field, field)} can't be used: {message}.", field=field
+        ) from None
 
 
 def read_form(form: Mapping[str, Sequence[Any]]) -> UserOptions:
@@ -70,18 +95,18 @@ def read_form(form: Mapping[str, Sequence[Any]]) -> UserOptions:
 
     Raises
     ------
-    GipfelError
+    OptionError
         A field is not known, comes twice or holds what it may not.
     """
     single: dict[str, Any] = {}
     for field, values in form.items():
         if len(values) != 1 or not isinstance(values[0], str):
-            raise GipfelError(f"The field {field[:40]!r} needs one value.")
+            raise OptionError(f"The field {field[:40]!r} needs one value.")
         single[field] = values[0].strip()
     path = single.pop("edf_path", "")
     if path:
         single["edf"] = path
-    return read_options({field: value for field, value in single.items() if value or field not in _FIELDS})
+    return read_options({field: value for field, value in single.items() if value or field not in FIELDS})
 
 
 def read_query(query: Mapping[str, Sequence[Any]]) -> UserOptions:
@@ -91,64 +116,12 @@ def read_query(query: Mapping[str, Sequence[Any]]) -> UserOptions:
 
     Raises
     ------
-    GipfelError
+    OptionError
         As `read_form`, and for a path.
     """
     options = read_form(query)
     if options.edf.startswith(("/", "~")):
-        raise GipfelError("A link can't bring an environment by its path.", "Choose it in the form.")
+        raise OptionError(
+            "A link can't bring an environment by its path.", "Choose it in the form.", field="edf"
+        )
     return options
-
-
-def choose_partition(options: UserOptions, partitions: Sequence[Partition]) -> Partition | None:
-    """The partition that the options mean, None where the scheduler has named none.
-
-    Raises
-    ------
-    GipfelError
-        There is no such partition, or it has less than the options ask for.
-    """
-    if not partitions:
-        return None
-    default = next((each for each in partitions if each.default), partitions[0])
-    named = {each.name: each for each in partitions}
-    chosen = named.get(options.partition) if options.partition else default
-    if chosen is None:
-        known = ", ".join(named)
-        raise GipfelError(f"There is no partition {options.partition}.", f"Pick one of {known}.")
-    if options.nodes > chosen.nodes:
-        raise GipfelError(
-            f"Partition {chosen.name} has {chosen.nodes} nodes, {options.nodes} were asked for.",
-            "Ask for fewer.",
-        )
-    most = sum(each.count for each in chosen.gpus)
-    # A partition without GPUs is let pass on a machine of its own, where ranks then run on the CPU.
-    if most and (options.gpus or 0) > most:
-        raise GipfelError(
-            f"A node of partition {chosen.name} has {most} GPUs, {options.gpus} were asked for.",
-            "Ask for fewer.",
-        )
-    _check_time(options.time, chosen)
-    return chosen
-
-
-def _check_time(time: str, partition: Partition) -> None:
-    if not time or partition.seconds is None:
-        return
-    seconds = parse_duration(time)
-    if seconds is None or seconds > partition.seconds:
-        limit = format_duration(partition.seconds)
-        raise GipfelError(
-            f"Partition {partition.name} allows {limit}, {time} was asked for.",
-            "Ask for less time, or pick another partition.",
-        )
-
-
-def time_within(default: str, partition: Partition | None) -> str:
-    """The default time limit, cut to what the partition allows."""
-    if not default or partition is None or partition.seconds is None:
-        return default
-    seconds = parse_duration(default)
-    if seconds is None or seconds > partition.seconds:
-        return format_duration(partition.seconds)
-    return default

@@ -1,4 +1,4 @@
-"""A failed spawn as JupyterHub shows it: one line, and where it helps the end of the job's log."""
+"""A failed spawn as JupyterHub shows it: one line, and where it helps a page of its own."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,6 +7,8 @@ from html import escape
 from jupyterhub.spawner import SpawnException
 
 from gipfel_cluster.model import GipfelError
+
+from .failure import Failure
 
 
 class SpawnProblem(SpawnException):  # type: ignore[misc]
@@ -18,24 +20,26 @@ class SpawnProblem(SpawnException):  # type: ignore[misc]
         What happened, and what to do.
     reason
         One word for the hub's metrics.
-    log
-        The last lines of the job's log.
+    failure
+        What the page shows of a job.
     status_code
         Of the HTTP answer.
     """
 
     def __init__(
-        self, error: GipfelError, *, reason: str = "error", log: str = "", status_code: int = 400
+        self,
+        error: GipfelError,
+        *,
+        reason: str = "error",
+        failure: Failure | None = None,
+        status_code: int = 400,
     ) -> None:
         line = str(error)
-        page = escape(line)
-        if log:
-            page += "<details open><summary>Last lines of the job's log</summary>"
-            page += f"<pre>{escape(log)}</pre></details>"
+        page = failure.page() if failure else escape(line)
         super().__init__(line, reason=reason, message_html=page, status_code=status_code)
         # The form and the progress page read these two names.
         self.jupyterhub_message = line
-        self.jupyterhub_html_message = page if log else None
+        self.jupyterhub_html_message = page if failure else None
 
 
 @contextmanager

@@ -7,19 +7,27 @@ from typing import Any
 
 from gipfel_cluster.scheduler.protocol import JobStatus
 
+# A long queue has many events, and every page reads them from the first one that is kept.
+_KEPT = 100
+
 
 class Progress:
     """The events of one start, from its beginning; any number of pages may follow them."""
 
     def __init__(self) -> None:
-        self._events: list[dict[str, Any]] = []
+        self._events: list[tuple[int, dict[str, Any]]] = []
+        self._said = 0
         self._closed = False
         self._changed = asyncio.Event()
 
     def say(self, percent: int, message: str) -> None:
         """Add an event, unless it says what the last one said."""
-        if not self._events or self._events[-1]["message"] != message:
-            self._events.append({"progress": percent, "message": message})
+        if not self._events or self._events[-1][1]["message"] != message:
+            self._said += 1
+            self._events.append((self._said, {"progress": percent, "message": message}))
+            if len(self._events) > _KEPT:
+                # The first ones tell what was submitted.
+                del self._events[2]
             self._tell()
 
     def close(self) -> None:
@@ -37,10 +45,11 @@ class Progress:
         seen = 0
         while True:
             changed = self._changed
-            while seen < len(self._events):
-                seen += 1
-                yield dict(self._events[seen - 1])
-            if self._closed:
+            for number, event in tuple(self._events):
+                if number > seen:
+                    seen = number
+                    yield dict(event)
+            if self._closed and seen == self._said:
                 return
             await changed.wait()
 
@@ -48,24 +57,28 @@ class Progress:
 def describe(job_id: str, status: JobStatus, *, now: datetime | None = None) -> tuple[int, str]:
     """Percent and words for a job that starts; the clock times are the hub's.
 
-    A percentage stands for a step (submitted, queued, node, container, server), not for time.
+    A percentage stands for a step, not for time: 10 submitted, 20 queued, 40 node, 60 container, 70 server.
     """
     if status.answer == "unknown":
         return 20, f"Job {job_id}: the scheduler does not answer. {status.reason} The job stays as it is."
-    if status.state == "PENDING":
-        words = f"Job {job_id} is queued"
-        if status.reason:
-            words += f": {status.reason}"
-        if status.expected_start:
-            words += f"; expected start {_clock(status.expected_start, now)}"
-        return 30, words + "."
     if status.state == "CONFIGURING":
-        return 40, f"Job {job_id}: its nodes are made ready."
+        return 40, f"Job {job_id}: its nodes are booted and made ready{_on(status)}."
     if status.state == "RUNNING":
-        node = status.nodes[0] if status.nodes else "its node"
-        others = f" and {len(status.nodes) - 1} more" if len(status.nodes) > 1 else ""
-        return 60, f"Job {job_id} runs on {node}{others}: the container starts, then the server."
-    return 30, f"Job {job_id} is {status.state.lower()}."
+        return 60, f"Job {job_id} runs{_on(status)}: the container starts, then the server."
+    if status.state == "COMPLETING":
+        return 60, f"Job {job_id} is being ended{_on(status)}."
+    if status.state == "PENDING":
+        return 30, f"{_queued(job_id, status, now)}."
+    return 30, f"Job {job_id} is {status.state.lower().replace('_', ' ')}."
+
+
+def describe_container(job_id: str, status: JobStatus, said: str) -> tuple[int, str]:
+    """Percent and words for a job whose node works; ``said`` is the last line of its log."""
+    if not said:
+        return describe(job_id, status)
+    if said.startswith(("[I ", "[W ", "[D ")):
+        return 70, f"Job {job_id} runs{_on(status)}: the container runs, and the server starts."
+    return 60, f"Job {job_id} runs{_on(status)}: the container starts. Its log says: {said[:200]}"
 
 
 def describe_end(job_id: str, status: JobStatus, seconds: float | None) -> str:
@@ -78,6 +91,35 @@ def describe_end(job_id: str, status: JobStatus, seconds: float | None) -> str:
     known = [f"exit status {status.exit_code}" if status.exit_code else "", status.state, status.reason]
     detail = ", ".join(each for each in known if each)
     return f"{words} ({detail})" if detail else words
+
+
+def _queued(job_id: str, status: JobStatus, now: datetime | None) -> str:
+    words = f"Job {job_id} is waiting"
+    if status.wants:
+        words += f" for {status.wants}"
+    if status.partition:
+        words += f" on partition {status.partition}"
+    if status.reason:
+        words += f": {status.reason}"
+    if status.stuck:
+        return f"{words}. It won't start as it is: cancel it, and choose anew"
+    if status.place is not None:
+        words += f"; {_ordinal(status.place)} in line"
+    if status.expected_start:
+        words += f"; expected {_clock(status.expected_start, now)}"
+    return words
+
+
+def _on(status: JobStatus) -> str:
+    if not status.nodes:
+        return ""
+    others = f" and {len(status.nodes) - 1} more" if len(status.nodes) > 1 else ""
+    return f" on {status.nodes[0]}{others}"
+
+
+def _ordinal(number: int) -> str:
+    ending = "th" if number % 100 in {11, 12, 13} else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
 
 
 def _clock(time: str, now: datetime | None) -> str:

@@ -1,12 +1,16 @@
-"""Refuses options of the REST API before the hub stores them."""
+"""Refuses options of the REST API before the hub stores them, and logs a user's mistake in one line."""
 
+import logging
+import sys
+from collections.abc import MutableMapping
 from typing import Any
 
 from jupyterhub.apihandlers.users import UserServerAPIHandler
+from jupyterhub.handlers.pages import SpawnHandler
 from tornado import web
 
 from .options import read_options
-from .problem import options_problems
+from .problem import SpawnProblem, options_problems
 from .spawner import EDFSpawner
 
 # Options of 16 KiB with a name beside them, before anything is read.
@@ -42,3 +46,23 @@ class CheckedServerHandler(UserServerAPIHandler):  # type: ignore[misc]
 
     def _is_ours(self) -> bool:
         return issubclass(self.settings["spawner_class"], EDFSpawner)
+
+
+class PlainSpawnHandler(SpawnHandler):  # type: ignore[misc]
+    """JupyterHub's handler of the form, whose log has one line for what a user did wrong."""
+
+    @property
+    def log(self) -> "PlainLog":
+        """The hub's log."""
+        return PlainLog(super().log, {})
+
+
+class PlainLog(logging.LoggerAdapter[logging.Logger]):
+    """A log without the stack of a `SpawnProblem`, which is for its user and holds its reason."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        """Put the problem's line in the place of its stack."""
+        problem = sys.exc_info()[1]
+        if kwargs.get("exc_info") and isinstance(problem, SpawnProblem):
+            return f"{msg}: {problem.jupyterhub_message}", {**kwargs, "exc_info": False}
+        return msg, kwargs

@@ -16,7 +16,10 @@ _SERVER = ("{python}", "-I", "-m", "gipfel_extension.singleuser")
 
 
 class SiteOptions(Frozen):
-    """What the site's configuration adds to what a user chose; ``time`` is for a user who gave none."""
+    """What the site's configuration says where a user said nothing.
+
+    ``arguments`` go to the command that submits; ``prologue`` and ``epilogue`` are shell around the server.
+    """
 
     account: Line = ""
     qos: Line = ""
@@ -25,6 +28,9 @@ class SiteOptions(Frozen):
     memory: Line = ""
     cpus_per_task: Line = "0"
     time: Line = ""
+    arguments: tuple[str, ...] = ()
+    prologue: str = ""
+    epilogue: str = ""
 
 
 def server_spec(
@@ -40,6 +46,18 @@ def server_spec(
         runtime=runtime,
         options=options.model_dump(mode="json"),
     )
+
+
+def site_script(script: str, *, prologue: str = "", epilogue: str = "") -> str:
+    """The job's script with the site's own shell around its one command; no user's word is in it."""
+    first, command = script.rstrip("\n").split("\n", 1)
+    if epilogue:
+        # The shell waits for the command, and lives on when the job is told to end.
+        run = command.removeprefix("exec ")
+        command = f"trap : TERM\n{run} &\nserver=$!\nwhile kill -0 $server 2>/dev/null; do wait $server; "
+        command += f"status=$?; done\n{epilogue.strip()}\nexit ${{status:-0}}"
+    lines = [first, *([prologue.strip()] if prologue else []), command]
+    return "\n".join(lines) + "\n"
 
 
 def server_request(
@@ -59,15 +77,22 @@ def server_request(
         The site's configuration or the user's name holds what no job can.
     """
     variables = {name: str(value) for name, value in environment.items() if value is not None}
-    content = site.model_dump() | {
-        "name": "gipfel-server",
-        "script": batch_script(python),
+    content = {
+        "name": options.name or "gipfel-server",
+        "script": site_script(batch_script(python), prologue=site.prologue, epilogue=site.epilogue),
         "directory": account.home,
         "output": f"{account.log_folder}/server-%j.log",
         "partition": options.partition,
+        "account": options.account or site.account,
+        "qos": options.qos or site.qos,
+        "reservation": options.reservation or site.reservation,
+        "constraint": site.constraint,
+        "memory": options.memory or site.memory,
         "nodes": options.nodes,
         "gpus_per_node": options.gpus or 0,
+        "cpus_per_task": options.cpus or site.cpus_per_task,
         "time": options.time or site.time,
+        "site_arguments": site.arguments,
         "environment": variables | {JOB_VARIABLE: spec.model_dump_json()},
         "user": account.user,
     }

@@ -1,20 +1,24 @@
 """What a site sets of the spawner: its traits and their defaults."""
 
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
 from batchspawner import SlurmSpawner
-from traitlets import Enum, Float, Integer, Unicode, default
+from traitlets import Dict, Enum, Float, Integer, List, Unicode, default
 
+from gipfel_cluster.model import GipfelError
+
+from .options import UserOptions, read_options
 from .request import SiteOptions
 
 
 class SpawnerTraits(SlurmSpawner):  # type: ignore[misc]
     """The configuration of `EDFSpawner`.
 
-    Of batchspawner's it keeps ``req_partition``, ``req_account``, ``req_qos``, ``req_reservation``,
-    ``req_memory``, ``req_nprocs`` and ``exec_prefix``; its templates, commands and expressions are not used.
+    Of batchspawner's it keeps ``exec_prefix`` and the names that begin with ``req_``, but for ``req_host``,
+    ``req_cluster`` and ``req_srun``; its templates, commands and expressions are not used.
     """
 
     scheduler = Enum(
@@ -28,11 +32,15 @@ class SpawnerTraits(SlurmSpawner):  # type: ignore[misc]
     )
     runtime = Unicode(
         "",
-        help="The folder that `gipfel runtime build` made; it must be at the same path on the hub and on the "
-        "nodes. Empty: the hub's own Python environment, which then must be readable for users and nodes.",
+        help="The folder or .sqsh file that `gipfel runtime build` made; it must be at the same path on the "
+        "hub and on the nodes. Empty: the hub's own Python environment, which then must be readable for "
+        "users and nodes.",
     ).tag(config=True)
     python = Unicode(
-        "", help="The interpreter that runs the job's host side. Default: the runtime's, else the hub's."
+        "",
+        help="The interpreter that runs the job's host side, with Gipfel installed, at the same path "
+        "on every node. Default: the runtime's; the hub's where there is none, or where it is a .sqsh file, "
+        "which a host can't start from.",
     ).tag(config=True)
     state_folder = Unicode(
         help="Where the local scheduler keeps its jobs, and the home folders of hub users who have no unix "
@@ -44,6 +52,22 @@ class SpawnerTraits(SlurmSpawner):  # type: ignore[misc]
     )
     default_time = Unicode(
         "2:00:00", help="Time limit of a server that was started without one; empty: the partition's."
+    ).tag(config=True)
+    presets = List(
+        Dict(),
+        help="What the form offers for one click, each a dictionary with 'title', perhaps 'description', and "
+        "options of the form: {'title': 'Explore', 'edf': 'pytorch', 'gpus': 1, 'time': '2:00:00'}.",
+    ).tag(config=True)
+    engines = List(
+        Unicode(),
+        help="Engines that users may choose from, beside 'engine'. Default: none, and on this machine itself "
+        "(scheduler 'local') all that it can run.",
+    ).tag(config=True)
+    cpus_per_gpu = Integer(
+        0, help="CPUs per GPU of a server whose user named none. Default: the scheduler's own."
+    ).tag(config=True)
+    memory_per_gpu = Unicode(
+        "", help="Memory per GPU, such as '96G', of a server whose user named none. Default: the scheduler's."
     ).tag(config=True)
     req_constraint = Unicode("", help="Features that a job's nodes must have.").tag(config=True)
     exec_prefix = Unicode(
@@ -62,15 +86,49 @@ class SpawnerTraits(SlurmSpawner):  # type: ignore[misc]
         180.0, help="Seconds from the start of a job until its server must have given its port."
     ).tag(config=True)
     stop_timeout = Float(60.0, help="Seconds that a cancelled job may take to end.").tag(config=True)
-    # Queues are longer than JupyterHub's minute.
-    start_timeout = Integer(3600, help=SlurmSpawner.start_timeout.help).tag(config=True)
+    start_timeout = Integer(
+        None,
+        allow_none=True,
+        help="Seconds that a start may take in all, the queue among them. None: as long as its user likes; "
+        "`server_timeout` then limits what comes after the queue.",
+    ).tag(config=True)
 
     # JupyterHub's own, which has no annotations.
     _check_pending: bool
     _spawn_future: Any
 
-    def site_options(self, time: str) -> SiteOptions:
-        """What every job of this site asks for; ``time`` is for a user who gave none."""
+    def site_defaults(self) -> UserOptions:
+        """What a user gets who chose nothing.
+
+        Raises
+        ------
+        OptionError
+            The site's configuration holds what no option may.
+        """
+        gpus = int(self.req_ngpus) if self.req_ngpus.isdecimal() else self.default_gpus
+        return read_options(
+            {
+                "edf": self.default_edf,
+                "gpus": gpus,
+                "time": self.req_runtime or self.default_time,
+                "partition": self.req_partition or self.req_queue,
+            }
+        )
+
+    def site_options(self, time: str, *, gpus: int = 0) -> SiteOptions:
+        """What every job of this site asks for; ``time`` is for a user who gave none.
+
+        Raises
+        ------
+        GipfelError
+            ``req_options`` has a quote that does not end.
+        """
+        try:
+            more = shlex.split(self.req_options)
+        except ValueError as error:
+            raise GipfelError(
+                f"The hub's req_options can't be used: {error}.", "Tell the hub's administrators."
+            ) from error
         return SiteOptions(
             account=self.req_account,
             qos=self.req_qos,
@@ -79,6 +137,12 @@ class SpawnerTraits(SlurmSpawner):  # type: ignore[misc]
             memory=self.req_memory,
             cpus_per_task=self.req_nprocs or "0",
             time=time,
+            arguments=(
+                *([f"--gres={self.req_gres}"] if self.req_gres and not gpus else []),
+                *more,
+            ),
+            prologue=self.req_prologue,
+            epilogue=self.req_epilogue,
         )
 
     @default("state_folder")

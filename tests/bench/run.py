@@ -1,6 +1,7 @@
 """``make bench [BENCH=name]``: every measurement beside its peer, as a table and as ``build/bench.json``.
 
-A measurement is a file here that prints one row as JSON: name, ours, peer, unit, ratio, bound, holds.
+A measurement is a file here that prints rows as JSON, each on a line: name, ours, peer, unit, ratio, bound,
+holds.
 """
 
 import json
@@ -19,7 +20,7 @@ def main(wanted: str) -> int:
     if wanted and wanted not in files:
         print(f"There is no measurement {wanted!r}. There are: {', '.join(files)}.", file=sys.stderr)
         return 2
-    rows = [_row(file) for name, file in files.items() if wanted in ("", name)]
+    rows = [row for name, file in files.items() if wanted in ("", name) for row in _rows(file)]
     REPORT.parent.mkdir(exist_ok=True)
     REPORT.write_text(json.dumps(rows, indent=2) + "\n")
     print(f"{'':24}{'ours':>10}{'peer':>10}  {'':6}{'ratio':>8}{'bound':>8}")
@@ -30,10 +31,14 @@ def main(wanted: str) -> int:
     return 0 if all(row["holds"] for row in rows) else 1
 
 
-def _row(file: Path) -> dict[str, object]:
+def _rows(file: Path) -> list[dict[str, object]]:
     done = subprocess.run([sys.executable, str(file)], stdout=subprocess.PIPE, timeout=LIMIT_S, check=False)
-    row: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
-    return row
+    rows: list[dict[str, object]] = [
+        json.loads(line) for line in done.stdout.splitlines() if line.startswith(b"{")
+    ]
+    if not rows:
+        raise SystemExit(f"{file.name} printed no row; it ended with status {done.returncode}.")
+    return rows
 
 
 sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else ""))

@@ -68,10 +68,15 @@ class HubProcess:
     environment
         Variables for ``jupyterhub_config.py``.
     proxy
-        The folder of the proxy's program.
+        The folder of the proxy's program; it comes first on the hub's PATH.
+    config
+        Another configuration than the project's.
     """
 
-    def __init__(self, state: Path, environment: dict[str, str], *, proxy: Path) -> None:
+    def __init__(
+        self, state: Path, environment: dict[str, str], *, proxy: Path, config: Path | None = None
+    ) -> None:
+        self._config = config or _REPOSITORY / "jupyterhub_config.py"
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = state / "hub.log"
@@ -92,7 +97,7 @@ class HubProcess:
         self._users: dict[str, HubUser] = {}
 
     def __enter__(self) -> "HubProcess":
-        argv = [sys.executable, "-m", "jupyterhub", "-f", str(_REPOSITORY / "jupyterhub_config.py")]
+        argv = [sys.executable, "-m", "jupyterhub", "-f", str(self._config)]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 argv,
@@ -126,6 +131,14 @@ class HubProcess:
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait(5)
+            self._process = None
+            end_proxy(self.log.parent)
+
+    def kill(self) -> None:
+        """End the hub with SIGKILL, and its proxy; ``__enter__`` starts it again."""
+        if self._process is not None:
+            self._process.kill()
             self._process.wait(5)
             self._process = None
             end_proxy(self.log.parent)

@@ -1,5 +1,6 @@
 import asyncio
 import os
+import pwd
 import sys
 from pathlib import Path
 
@@ -37,6 +38,13 @@ def test_acting_as_fills_whole_words() -> None:
     assert acting_as("ada; id", "sudo -u {username} --") == ("sudo", "-u", "ada; id", "--")
     with pytest.raises(GipfelError, match="exec_prefix"):
         acting_as("ada", "sudo {home}")
+    with pytest.raises(GipfelError, match="exec_prefix"):
+        acting_as("ada", "sudo {username.__class__.x}")
+    nobody = pwd.getpwnam("nobody")
+    numbers = acting_as("nobody", "setpriv --reuid={uid} --regid={gid} --init-groups --")
+    assert numbers[1:3] == (f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}")
+    with pytest.raises(GipfelError, match="no unix user"):
+        acting_as("no such user", "setpriv --reuid={uid}")
 
 
 def errands(home: Path, python: str = sys.executable, limit: float = 20) -> Errands:

@@ -1,9 +1,9 @@
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.scheduler.protocol import JobRequest, JobStatus, Partition
+from gipfel_cluster.scheduler.protocol import JobRequest, JobStatus, LostJobError, Partition
 from gipfel_spawner.watcher import JobWatcher
 
 LOG = logging.getLogger("test")
@@ -23,6 +23,8 @@ class FakeScheduler:
         self.cancelled: list[str] = []
         self.silent = False
         self.delay = 0.0
+        self.marks: dict[str, str] = {}
+        self.looked = 0
 
     async def submit(self, request: JobRequest) -> str:
         raise NotImplementedError
@@ -37,6 +39,12 @@ class FakeScheduler:
             raise GipfelError("Silent.")
         self.cancelled.append(job_id)
         self.statuses[job_id] = ENDED
+
+    async def find(self, mark: str) -> str | None:
+        self.looked += 1
+        if self.silent:
+            raise GipfelError("Silent.")
+        return self.marks.get(mark)
 
     async def address(self, node: str) -> str:
         return node
@@ -127,5 +135,87 @@ def test_a_job_that_could_not_be_cancelled_is_cancelled_later() -> None:
             if fake.cancelled:
                 break
         assert fake.cancelled == ["1"]
+
+    asyncio.run(run())
+
+
+async def eventually(done: Callable[[], object]) -> None:
+    for _ in range(200):
+        if done():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError
+
+
+def test_who_watches_a_job_hears_of_its_end_once() -> None:
+    async def run() -> None:
+        fake = FakeScheduler()
+        fake.statuses = {"1": RUNNING, "2": RUNNING}
+        jobs = watcher(fake, calm=0.02)
+        heard: list[str] = []
+        for _ in range(3):
+            jobs.watch("1", when_ended=lambda: heard.append("1"))
+        jobs.watch("2", when_ended=lambda: heard.append("2"))
+        await asyncio.sleep(0.1)
+        assert heard == []
+        fake.statuses["1"] = ENDED
+        await eventually(lambda: heard)
+        await asyncio.sleep(0.1)
+        assert heard == ["1"]
+        fake.silent = True
+        await asyncio.sleep(0.1)
+        assert heard == ["1"]
+        jobs.forget("1")
+        jobs.forget("2")
+
+    asyncio.run(run())
+
+
+def test_a_submission_that_nobody_answered_is_looked_for_and_cancelled() -> None:
+    async def run() -> None:
+        fake = FakeScheduler()
+        fake.silent = True
+        jobs = watcher(fake)
+        jobs.end_lost(LostJobError("gipfel-1", "ada"))
+        jobs.end_lost(LostJobError("gipfel-2", "ada"))
+        await asyncio.sleep(0.1)
+        assert not fake.cancelled
+        fake.marks["gipfel-1"] = "77"
+        fake.silent = False
+        await eventually(lambda: fake.cancelled)
+        # The other one was never taken: it is not looked for without end.
+        await asyncio.sleep(0.3)
+        looked = fake.looked
+        await asyncio.sleep(0.2)
+        assert (fake.cancelled, fake.looked) == (["77"], looked)
+
+    asyncio.run(run())
+
+
+def test_rounds_of_several_hubs_are_spread() -> None:
+    pauses = set()
+    for draw in (0.0, 0.5, 1.0):
+        jobs = JobWatcher(FakeScheduler(), interval=2, calm_interval=15, log=LOG, draw=lambda draw=draw: draw)  # type: ignore[misc]
+        calm = jobs._pause()
+        assert 13.5 <= calm <= 15
+        jobs._failures = 1
+        assert 2 <= jobs._pause() <= 4
+        jobs._failures = 1000
+        assert 30 <= jobs._pause() <= 60
+        pauses.add(calm)
+    assert len(pauses) == 3
+
+
+def test_a_slow_scheduler_is_waited_for_and_asked_one_question_at_a_time() -> None:
+    async def run() -> None:
+        fake = FakeScheduler()
+        fake.delay = 0.3
+        fake.statuses = {"1": RUNNING}
+        jobs = watcher(fake)
+        jobs.watch("1", closely=True)
+        assert (await jobs.ask("1")) == RUNNING
+        await asyncio.sleep(0.7)
+        assert len(fake.questions) <= 4
+        jobs.forget("1")
 
     asyncio.run(run())

@@ -18,6 +18,7 @@ class HubPages:
         self.page = page
         self.url = url
         self.told: list[str] = []
+        self.errors: list[str] = []
 
     def login(self, name: str, password: str) -> None:
         """Log in; a user without a server gets to the form."""

@@ -46,7 +46,7 @@ class LabPage:
         question = self.page.locator(".Toastify__toast", has_text="Jupyter news")
         self.page.wait_for_timeout(_TOAST_MS)
         if question.count():
-            question.get_by_role("button", name="No").click()
+            question.get_by_role("button", name="No", exact=True).click()
             expect(question).to_have_count(0)
 
     def open_panel(self) -> None:

@@ -2,6 +2,7 @@
 
 from tornado.web import RequestHandler
 
+from .leaving import ExtendRouteHandler, LeavingRouteHandler, StayRouteHandler
 from .notebooks import NotebookRouteHandler, NotebooksRouteHandler
 from .run import RunRouteHandler
 from .saturation import SaturationRouteHandler, SaturationStreamRouteHandler
@@ -9,6 +10,9 @@ from .telemetry import SourceRouteHandler
 
 ROUTES: tuple[tuple[str, type[RequestHandler]], ...] = (
     (r"gipfel/run", RunRouteHandler),
+    (r"gipfel/leaving", LeavingRouteHandler),
+    (r"gipfel/leaving/extend", ExtendRouteHandler),
+    (r"gipfel/leaving/stay", StayRouteHandler),
     (r"gipfel/saturation", SaturationRouteHandler),
     (r"gipfel/saturation/stream", SaturationStreamRouteHandler),
     (r"gipfel/telemetry/source", SourceRouteHandler),

@@ -21,4 +21,8 @@ class RunRouteHandler(GipfelRouteHandler):
             described = {"run": None, "message": str(error), "node": "", "job_id": "", "cluster": ""}
             described |= {"edf": None, "ends_ns": None, "record": {}}
             devices = []
+        ends = self.settings["gipfel_leaving"].ends
+        if ends is not None:
+            # The hub's word: the job's time may have been extended.
+            described["ends_ns"] = int(ends) * 1_000_000_000
         self.finish({**described, "devices": devices})

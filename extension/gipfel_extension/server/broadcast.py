@@ -12,7 +12,7 @@ from typing import Any
 from gipfel_cluster.model import GipfelError
 
 from ..telemetry.figures import figure_delta, saturation_figure
-from ..telemetry.sample import Device, Sample
+from ..telemetry.sample import Device, Sample, SampleTable
 from ..telemetry.stream import SaturationFeed
 from .page import Event, Page
 from .run import CurrentRun
@@ -91,6 +91,17 @@ class SaturationBroadcast:
         """
         feed = await self._open()
         return await asyncio.to_thread(_draw, feed, window_s, dark=dark)
+
+    async def table(self, window_s: float) -> SampleTable:
+        """The samples of the last `window_s` seconds before the newest.
+
+        Raises
+        ------
+        GipfelError
+            The run folder could not be read in time.
+        """
+        feed = await self._open()
+        return await asyncio.to_thread(feed.table, window_s)
 
     async def messages(self, window_s: float, *, dark: bool) -> AsyncIterator[dict[str, Any]]:
         """What one page is sent: a figure, then new points; a figure again when devices change."""

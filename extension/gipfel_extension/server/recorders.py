@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import sys
 from pathlib import Path
 
@@ -62,7 +63,7 @@ class RecorderProcess:
                 *("--node", self._run.node),
                 *("--name", self._name),
                 *("--interval", str(self._interval)),
-                "--with-parent",
+                f"--with-parent={os.getpid()}",
             ]
             for source in sources:
                 argv += ["--source", source]

@@ -242,7 +242,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: ended.set())
-    parent = os.getppid() if given.with_parent else None
+    # Named by who starts it: a parent that ends while this program is loaded has been replaced by now.
+    parent = os.getppid() if given.with_parent == 0 else given.with_parent
     clock = SystemClock()
     environment = {**os.environ, "GIPFEL_NODE": given.node}
     try:
@@ -288,7 +289,9 @@ def _parser() -> argparse.ArgumentParser:
         "--source", action="append", required=True, help="auto, nvml, host, replay:F, synthetic:N"
     )
     parser.add_argument("--root-pid", type=int, help="process whose tree is the job (default: this one)")
-    parser.add_argument("--with-parent", action="store_true", help="end when the parent process ends")
+    parser.add_argument(
+        "--with-parent", nargs="?", type=int, const=0, help="end when the parent process, of this id, ends"
+    )
     return parser
 
 

@@ -1,0 +1,119 @@
+"""Ports that a server may listen on, and the socket on the first of them that is free."""
+
+import errno
+import random
+import re
+import socket
+from collections.abc import Iterator
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from .model import Frozen, GipfelError
+
+#: The environment variable by which a server learns its range.
+PORTS_VARIABLE = "GIPFEL_SERVER_PORTS"
+
+_RANGE = re.compile(r"\s*([0-9]{1,5})\s*(?:-\s*([0-9]{1,5})\s*)?")
+_ANYWHERE = frozenset(("", "*", "0.0.0.0", "::"))  # noqa: S104 - recognized, not bound
+_Port = Annotated[int, Field(ge=1024, le=65535)]
+
+
+class PortRange(Frozen):
+    """Ports from ``first`` to ``last``, both included; all that a user may bind where nobody said less."""
+
+    first: _Port = 1024
+    last: _Port = 65535
+
+    @model_validator(mode="after")
+    def _holds_a_port(self) -> "PortRange":
+        if self.first > self.last:
+            raise ValueError("the first port is above the last")
+        return self
+
+    @classmethod
+    def parse(cls, text: str) -> "PortRange | None":
+        """A range from ``8400-8499`` or ``8400``; None for an empty text, where any free port will do.
+
+        Raises
+        ------
+        GipfelError
+            It is no range of ports from 1024 to 65535.
+        """
+        if not text.strip():
+            return None
+        found = _RANGE.fullmatch(text)
+        try:
+            if found:
+                return cls(first=int(found[1]), last=int(found[2] or found[1]))
+        except ValueError:
+            pass
+        raise GipfelError(
+            f"{text[:40]!r} is no range of ports.", "Give it as 8400-8499, between 1024 and 65535."
+        )
+
+    def __contains__(self, port: object) -> bool:
+        return isinstance(port, int) and self.first <= port <= self.last
+
+    def __str__(self) -> str:
+        return f"{self.first}-{self.last}"
+
+    def shuffled(self) -> Iterator[int]:
+        """Every port once, from a random one on: two servers that start at once rarely try the same."""
+        count = self.last - self.first + 1
+        start = random.randrange(count)  # noqa: S311 - spreads, hides nothing
+        return (self.first + (start + offset) % count for offset in range(count))
+
+
+def hold_port(address: str, ports: PortRange | None) -> socket.socket:
+    """A listening socket on an address of this machine; ``0.0.0.0``, ``::`` and an empty one mean all.
+
+    It is bound once and kept: choosing a port, closing it and binding it again is a race.
+
+    Raises
+    ------
+    GipfelError
+        Every port of the range is taken, or the address can't be bound.
+    """
+    for port in ports.shuffled() if ports else (0,):
+        try:
+            return _listen(address, port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise GipfelError(
+                    f"No port can be bound on {address or 'this node'}: {error.strerror or error}."
+                ) from error
+    raise GipfelError(
+        f"All ports {ports} of {socket.gethostname()} are taken.",
+        "Stop another server on this node or ask the hub's administrators for more ports.",
+    )
+
+
+def _listen(address: str, port: int) -> socket.socket:
+    if address in _ANYWHERE:
+        # One socket for both families, so that there is one port to win.
+        if socket.has_dualstack_ipv6():
+            listener = _create(("::", port), socket.AF_INET6, both=True)
+        else:
+            listener = _create(("0.0.0.0", port), socket.AF_INET)  # noqa: S104 - the hub is another machine
+    else:
+        family, _, _, _, found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+        listener = _create((str(found[0]), port), family)
+    listener.settimeout(0)
+    return listener
+
+
+def _create(address: tuple[str, int], family: int, *, both: bool = False) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        # A port of a server that has just ended can be bound again. Of two sockets that bind it at once, one
+        # fails to listen.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if both else 1)
+        listener.bind(address)
+        listener.listen(128)
+    except OSError:
+        listener.close()
+        raise
+    return listener

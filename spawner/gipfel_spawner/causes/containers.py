@@ -1,0 +1,112 @@
+"""Container engines: what enroot, pyxis, podman, Apptainer and bubblewrap say when they can't start one."""
+
+from .cause import Cause
+
+CONTAINERS = (
+    Cause(
+        name="mount-source-missing",
+        reason="A folder that the environment mounts is not there: {path}",
+        fix="Make it, or correct mounts in the environment.",
+        patterns=(
+            r"the mount's source (?P<path>\S+) (?:is not there|can't be mounted: no such file)",
+            r"can't find source path (?P<path>\S+?):",
+            r"enroot-mount: failed to mount: (?P<path>\S+) at \S+: no such file",
+            r"mount source (?P<path>\S+) doesn't exist",
+            r"statfs (?P<path>\S+): no such file or directory",
+            r"(?P<path>/\S+) is not there.{0,40}mount",
+        ),
+    ),
+    Cause(
+        name="mount-target",
+        reason="A file can't be mounted over a folder, or the other way round: {path}",
+        fix="Mount the folder that holds it, or correct mounts in the environment.",
+        patterns=(
+            r"enroot-mount: failed to mount: (?P<path>\S+) at \S+: (?:not a directory|is a directory)",
+        ),
+    ),
+    Cause(
+        name="mount-denied",
+        reason="A folder can't be mounted as you: {path}",
+        fix="Check that you may read it on the node; on NFS, root may not.",
+        patterns=(r"enroot-mount: failed to mount: (?P<path>\S+) at \S+: permission denied",),
+    ),
+    Cause(
+        name="user-namespaces-refused",
+        reason="The node does not let users make containers (user namespaces are off or used up).",
+        fix="Tell the administrators: user.max_user_namespaces, kernel.unprivileged_userns_clone or "
+        "kernel.apparmor_restrict_unprivileged_userns. The host engine works without.",
+        patterns=(
+            r"no permissions to (?:create|creating) (?:a )?new namespace",
+            r"(?:creating new|create) namespaces?(?: failed)?: (?:operation not permitted|permission denied)",
+            r"enroot-nsenter: failed to create user namespace",
+            r"setting up uid map: permission denied",
+            r"failed to create user namespace",
+            r"unshare(?:\(| failed|: ).{0,40}(?:operation not permitted|no space left on device)",
+            r"user namespaces?,? (?:are|is|which this machine) (?:not|off|disabled|refuse)",
+            r"this machine refuses user namespaces",
+        ),
+    ),
+    Cause(
+        name="fuse-denied",
+        reason="The node does not let you mount images (/dev/fuse).",
+        fix="Tell the administrators: /dev/fuse has to be readable and writable for users. An unpacked image "
+        "(a folder) works without.",
+        patterns=(
+            r"/dev/fuse.{0,80}(?:permission denied|not permitted|may not use|no such (?:file|device))",
+            r"(?:fusermount3?|squashfuse\w*|fuse): .{0,80}(?:permission denied|not permitted|not found)",
+        ),
+    ),
+    Cause(
+        name="entrypoint-hook",
+        reason="A hook of the container engine failed: {path}",
+        fix="Switch the hook off in the environment's annotations, or tell the administrators.",
+        patterns=(r"\[ERROR\] (?P<path>/\S+/hooks\.d/\S+) exited with return code",),
+    ),
+    Cause(
+        name="runtime-folder",
+        reason="The container engine's own folder can't be made: {path}",
+        fix="Tell the administrators: ENROOT_RUNTIME_PATH, ENROOT_CACHE_PATH or ENROOT_DATA_PATH.",
+        patterns=(
+            r"mkdir: cannot create directory '?(?P<path>[^':]*enroot[^':]*)'?: (?:permission denied|no such)",
+            r"pyxis: couldn't mkdir (?P<path>\S+):",
+        ),
+    ),
+    Cause(
+        name="noexec",
+        reason="The container's files are on a file system where nothing may be executed.",
+        fix="Tell the administrators: the engine's data path is mounted with noexec.",
+        patterns=(r"enroot-switchroot: failed to execute: \S+: permission denied",),
+    ),
+    Cause(
+        name="workdir-missing",
+        reason="The working folder is not in the container: {path}",
+        fix="Check workdir in the environment.",
+        patterns=(
+            r"the working folder (?P<path>\S+) is not",
+            r"can't chdir to (?P<path>\S+):",
+            r"chdir to cwd \(?\"?(?P<path>[^\")]+)\"?\)? set in config",
+        ),
+    ),
+    Cause(
+        name="engine-missing",
+        reason="The container engine is not installed on the node: {what}",
+        fix="Tell the administrators, or pick an environment without an image.",
+        patterns=(r"(?:exec(?:vp)?|sh): (?P<what>bwrap|enroot|podman|apptainer)\S*: not found",),
+    ),
+    Cause(
+        name="unknown-user",
+        reason="The node does not know your user.",
+        fix="Start again: Slurm takes another node. Tell the administrators this node's name.",
+        patterns=(r"cannot find name for user id", r"getpwuid failed", r"unable to resolve.{0,20}uid"),
+    ),
+    Cause(
+        name="container-start",
+        reason="The container engine could not start the container: {said}",
+        fix="The last lines of the log say more; tell the administrators with this report.",
+        patterns=(
+            r"pyxis: +\[ERROR\] (?P<said>.+)",
+            r"pyxis: container start failed with error code: (?P<said>\d+)",
+            r"pyxis: (?P<said>couldn't start container)",
+        ),
+    ),
+)

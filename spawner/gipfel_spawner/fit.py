@@ -1,0 +1,137 @@
+"""Whether what a user chose fits what the cluster has and what the user may use; pure."""
+
+from collections.abc import Sequence
+
+from gipfel_cluster.scheduler.durations import format_duration, parse_duration
+from gipfel_cluster.scheduler.protocol import Partition
+from gipfel_cluster.scheduler.site import Choices
+
+from .options import OptionError, UserOptions
+
+_UNITS = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
+
+
+def choose_partition(options: UserOptions, partitions: Sequence[Partition]) -> Partition | None:
+    """The partition that the options mean, None where the scheduler has named none.
+
+    Raises
+    ------
+    OptionError
+        There is no such partition, or it has less than the options ask for.
+    """
+    if not partitions:
+        return None
+    default = next((each for each in partitions if each.default), partitions[0])
+    named = {each.name: each for each in partitions}
+    chosen = named.get(options.partition) if options.partition else default
+    if chosen is None:
+        known = ", ".join(named)
+        raise OptionError(
+            f"There is no partition {options.partition}.", f"Pick one of {known}.", field="partition"
+        )
+    if options.nodes > chosen.nodes:
+        raise OptionError(
+            f"Partition {chosen.name} has {chosen.nodes} nodes, {options.nodes} were asked for.",
+            "Ask for fewer.",
+            field="nodes",
+        )
+    most = sum(each.count for each in chosen.gpus)
+    # A partition without GPUs is let pass on a machine of its own, where ranks then run on the CPU.
+    if most and (options.gpus or 0) > most:
+        raise OptionError(
+            f"A node of partition {chosen.name} has {most} GPUs, {options.gpus} were asked for.",
+            "Ask for fewer.",
+            field="gpus",
+        )
+    _check_node(options, chosen)
+    _check_time(options.time, chosen)
+    return chosen
+
+
+def _check_node(options: UserOptions, partition: Partition) -> None:
+    if partition.cpus and (options.cpus or 0) > partition.cpus:
+        raise OptionError(
+            f"A node of partition {partition.name} has {partition.cpus} CPUs, {options.cpus} were asked for.",
+            "Ask for fewer.",
+            field="cpus",
+        )
+    if partition.memory and mebibytes(options.memory) > partition.memory:
+        raise OptionError(
+            f"A node of partition {partition.name} has {partition.memory} MiB of memory, {options.memory} "
+            "was asked for.",
+            "Ask for less.",
+            field="memory",
+        )
+
+
+def _check_time(time: str, partition: Partition) -> None:
+    if not time or partition.seconds is None:
+        return
+    seconds = parse_duration(time)
+    if seconds is None or seconds > partition.seconds:
+        limit = format_duration(partition.seconds)
+        raise OptionError(
+            f"Partition {partition.name} allows {limit}, {time} was asked for.",
+            "Ask for less time, or pick another partition.",
+            field="time",
+        )
+
+
+def check_choices(options: UserOptions, choices: Choices | None, *, engines: Sequence[str] = ()) -> None:
+    """Compare with what the user may choose; ``choices`` is None where the scheduler did not say.
+
+    What is not known is left to the scheduler, which refuses the job itself.
+
+    Raises
+    ------
+    OptionError
+        The user has no such account, QoS or reservation, or the site no such engine.
+    """
+    if options.engine and options.engine not in engines:
+        raise _not_offered("engine", options.engine, engines)
+    if choices is None:
+        return
+    accounts = choices.accounts
+    if options.account and options.account not in accounts:
+        raise _not_offered("account", options.account, accounts)
+    qos = choices.qos(options.account, options.partition)
+    if options.qos and options.qos not in qos:
+        raise _not_offered("qos", options.qos, qos)
+    names = tuple(each.name for each in choices.reservations or ())
+    if options.reservation and options.reservation not in names:
+        raise _not_offered("reservation", options.reservation, names)
+
+
+def _not_offered(field: str, value: str, known: Sequence[str]) -> OptionError:
+    word = "QoS" if field == "qos" else field
+    fix = f"Pick one of {', '.join(known)}." if known else "Leave it empty: there is none to choose here."
+    return OptionError(f"You have no {word} {value}.", fix, field=field)
+
+
+def time_within(default: str, partition: Partition | None) -> str:
+    """The default time limit, cut to what the partition allows."""
+    if not default or partition is None or partition.seconds is None:
+        return default
+    seconds = parse_duration(default)
+    if seconds is None or seconds > partition.seconds:
+        return format_duration(partition.seconds)
+    return default
+
+
+def mebibytes(memory: str) -> float:
+    """An amount of memory in Slurm's syntax (``64G``; a bare number is MiB) as MiB; 0 for an empty text."""
+    if not memory:
+        return 0.0
+    number, unit = (memory[:-1], memory[-1]) if memory[-1] in _UNITS else (memory, "M")
+    return int(number) * _UNITS[unit]
+
+
+def with_shares(options: UserOptions, *, cpus_per_gpu: int, memory_per_gpu: str) -> UserOptions:
+    """The options with the site's share of CPUs and memory for each GPU, where the user named none."""
+    gpus = options.gpus or 0
+    changes: dict[str, object] = {}
+    if gpus and options.cpus is None and cpus_per_gpu:
+        changes["cpus"] = cpus_per_gpu * gpus
+    if gpus and not options.memory and memory_per_gpu:
+        changes["memory"] = f"{max(round(mebibytes(memory_per_gpu) * gpus), 1)}M"
+    return options.model_copy(update=changes) if changes else options

@@ -1,0 +1,225 @@
+// The spawn form's live parts: presets, limits of a partition, expected start, and what is wrong with an EDF.
+// Without this script the form still starts servers.
+"use strict";
+(() => {
+  const root = document.getElementById("gipfel-form");
+  const form = root && root.closest("form");
+  if (!form) {
+    return;
+  }
+  const NUMBERS = ["gpus", "nodes", "cpus"];
+  const PAUSE_MS = 600;
+  const field = (name) => form.elements.namedItem(name);
+  const byId = (id) => document.getElementById(id);
+
+  /** Ask the hub, as the user of this page. The answer of the hub, also where it refuses. */
+  async function ask(what, content, signal) {
+    const answer = await fetch(`${root.dataset.api}/${what}`, {
+      method: "POST",
+      headers: { "Content-Type": "application/json", "X-XSRFToken": window.jhdata.xsrf_token },
+      body: JSON.stringify(content),
+      signal,
+    });
+    const read = await answer.json().catch(() => ({}));
+    if (!answer.ok) {
+      throw new Error(read.message || `The hub answered ${answer.status}.`);
+    }
+    return read;
+  }
+
+  /** An element with a text; never HTML. */
+  function element(tag, text, className) {
+    const made = document.createElement(tag);
+    made.textContent = text || "";
+    made.className = className || "";
+    return made;
+  }
+
+  /** What is wrong with an EDF, and how to put it right, as a list. */
+  function diagnosticList(diagnostics) {
+    const list = element("ul", "", "gipfel-diagnostics small");
+    for (const each of diagnostics) {
+      const mark = each.severity === "error" ? "✗ Error" : "⚠ Note";
+      const place = [each.line ? `line ${each.line}` : "", each.key].filter(Boolean).join(", ");
+      const item = element("li", "");
+      item.append(element("strong", `${mark}${place ? ` (${place})` : ""}: `));
+      item.append(`${each.message} ${each.fix}`.trim());
+      list.append(item);
+    }
+    return list;
+  }
+
+  /** In one line, how many errors and notes there are. */
+  function summary(answer) {
+    const errors = answer.diagnostics.filter((each) => each.severity === "error").length;
+    const notes = answer.diagnostics.length - errors;
+    const count = (number, word) => `${number} ${word}${number === 1 ? "" : "s"}`;
+    const parts = [errors ? `✗ ${count(errors, "error")}` : "✓ valid"];
+    if (notes) {
+      parts.push(`⚠ ${count(notes, "note")}`);
+    }
+    return parts.join(" · ");
+  }
+
+  /** The resolved EDF behind a button. */
+  function resolved(edf) {
+    const lines = [];
+    for (const [key, value] of Object.entries(edf)) {
+      if (key === "mounts") {
+        value.forEach((each) => {
+          const flags = each.flags.length ? `:${each.flags.join("+")}` : "";
+          lines.push(`mounts  ${each.source}:${each.destination}${flags}`);
+        });
+      } else if (Array.isArray(value)) {
+        value.forEach((each) => lines.push(`${key}  ${each}`));
+      } else if (value !== null && typeof value === "object") {
+        Object.entries(value).forEach(([name, each]) => lines.push(`${key}.${name}  ${each}`));
+      } else if (value !== "" && value !== null) {
+        lines.push(`${key}  ${value}`);
+      }
+    }
+    const details = document.createElement("details");
+    details.append(element("summary", "Show the resolved environment"));
+    details.append(element("pre", lines.join("\n"), "gipfel-resolved border rounded p-2 small"));
+    return details;
+  }
+
+  /** What a check of an EDF has brought, into a place of the page. */
+  function showCheck(place, answer) {
+    place.replaceChildren(element("span", summary(answer)));
+    if (answer.diagnostics.length) {
+      place.append(diagnosticList(answer.diagnostics));
+    }
+    if (answer.edf) {
+      place.append(resolved(answer.edf));
+    }
+  }
+
+  /** Runs a task a moment after the last call; a newer call ends an older task. */
+  function settled(task) {
+    let timer = 0;
+    let control = null;
+    return () => {
+      window.clearTimeout(timer);
+      if (control) {
+        control.abort();
+      }
+      control = new AbortController();
+      const { signal } = control;
+      timer = window.setTimeout(() => task(signal), PAUSE_MS);
+    };
+  }
+
+  /** The options that the form would start with. */
+  function options() {
+    const chosen = {};
+    for (const each of form.elements) {
+      if (each.name && each.value !== "" && !each.disabled) {
+        chosen[each.name] = NUMBERS.includes(each.name) ? Number(each.value) : each.value;
+      }
+    }
+    if (chosen.edf_path) {
+      chosen.edf = chosen.edf_path;
+    }
+    delete chosen.edf_path;
+    delete chosen._xsrf;
+    return chosen;
+  }
+
+  const startLine = byId("gipfel-start-line");
+  const start = byId("gipfel-start");
+
+  const askStart = settled(async (signal) => {
+    if (!form.checkValidity()) {
+      start.textContent = "not known: a field above can't be used.";
+      return;
+    }
+    start.textContent = "asking the scheduler…";
+    try {
+      const answer = await ask("expected-start", options(), signal);
+      start.textContent = answer.problem || answer.words;
+      start.className = answer.problem ? "text-danger-emphasis" : "";
+    } catch (error) {
+      if (error.name !== "AbortError") {
+        start.textContent = `not known. ${error.message}`;
+      }
+    }
+  });
+
+  const state = byId("gipfel-edf-state");
+  const askEnvironment = settled(async (signal) => {
+    const edf = field("edf_path").value.trim() || field("edf").value;
+    if (!edf) {
+      state.replaceChildren();
+      return;
+    }
+    state.replaceChildren(element("span", `Checking ${edf}…`, "text-body-secondary"));
+    try {
+      showCheck(state, await ask("environment", { edf }, signal));
+    } catch (error) {
+      if (error.name !== "AbortError") {
+        state.replaceChildren(element("span", `✗ ${error.message}`, "text-danger-emphasis"));
+      }
+    }
+  });
+
+  /** Limits and idle GPUs of the chosen partition. */
+  function followPartition() {
+    const chosen = field("partition").selectedOptions && field("partition").selectedOptions[0];
+    if (!chosen) {
+      return;
+    }
+    const { idle, nodes, gpus, cpus } = chosen.dataset;
+    byId("gipfel-idle").textContent = idle ? `${chosen.value}: ${idle}` : "";
+    field("nodes").max = Number(nodes) || 4096;
+    field("cpus").max = Number(cpus) || 4096;
+    // A partition without GPUs is a machine where ranks run on the CPU.
+    field("gpus").max = Number(gpus) || 64;
+  }
+
+  const presets = [...root.querySelectorAll(".gipfel-preset")];
+
+  function choose(preset) {
+    for (const [name, value] of Object.entries(JSON.parse(preset.dataset.values))) {
+      const target = field(name);
+      if (!target) {
+        continue;
+      }
+      target.value = value;
+      if (target.selectedIndex === -1) {
+        const usual = [...target.options].findIndex((each) => each.defaultSelected);
+        target.selectedIndex = Math.max(usual, 0);
+      }
+    }
+    presets.forEach((each) => each.setAttribute("aria-pressed", String(each === preset)));
+    followPartition();
+    askStart();
+    askEnvironment();
+    // From here on it takes Enter, or a second click.
+    form.querySelector("[type=submit]").focus();
+  }
+
+  presets.forEach((each) => each.addEventListener("click", () => choose(each)));
+  form.addEventListener("input", (event) => {
+    if (!event.target.name) {
+      return;
+    }
+    presets.forEach((each) => each.setAttribute("aria-pressed", "false"));
+    event.target.classList.remove("is-invalid");
+    event.target.removeAttribute("aria-invalid");
+    if (event.target.name === "partition") {
+      followPartition();
+    }
+    if (["edf", "edf_path"].includes(event.target.name)) {
+      askEnvironment();
+    } else {
+      askStart();
+    }
+  });
+
+  window.gipfelForm = { ask, showCheck, element, field, askEnvironment };
+  startLine.hidden = false;
+  followPartition();
+  askStart();
+  askEnvironment();
+})();

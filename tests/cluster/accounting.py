@@ -1,0 +1,140 @@
+"""Slurm's accounting beside a cluster of this machine: a MariaDB of its own, and slurmdbd in front of it."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from hub_process import free_port
+from one_machine import OneMachine, wait_until
+
+_PROGRAMS = {"slurmdbd": "slurmdbd", "mariadbd": "mariadb-server", "mariadb-install-db": "mariadb-server"}
+_PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
+_READY_LIMIT_S = 60.0
+_SLURMDBD = """\
+AuthType=auth/munge
+AuthInfo=socket={cluster}/munge/socket
+DbdHost=localhost
+DbdPort={port}
+SlurmUser=root
+LogFile={folder}/slurmdbd.log
+PidFile={folder}/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StoragePort={storage}
+StorageUser=slurm
+StoragePass=slurm
+"""
+
+
+def missing() -> str | None:
+    """What this machine lacks, in one line, or None."""
+    absent = {package for name, package in _PROGRAMS.items() if shutil.which(name, path=_PATH) is None}
+    return f"This machine lacks {', '.join(sorted(absent))}." if absent else None
+
+
+class Accounting:
+    """Accounts for a running cluster, from ``__enter__`` to ``__exit__``; its jobs know nothing of them.
+
+    Parameters
+    ----------
+    cluster
+        Whose keys and controller are used.
+    folder
+        Where database and configuration go: another one than the cluster's.
+    """
+
+    def __init__(self, cluster: OneMachine, folder: Path) -> None:
+        self._cluster = cluster
+        self._folder = folder
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self.environment = {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": _PATH}
+
+    def __enter__(self) -> "Accounting":
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End slurmdbd, then the database."""
+        while self._processes:
+            process = self._processes.pop()
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(5)
+
+    def call(self, *words: str) -> str:
+        """Run ``sacctmgr`` without its questions."""
+        argv = ["sacctmgr", "--immediate", "--noheader", "--parsable2", *words]
+        done = subprocess.run(argv, env=self.environment, capture_output=True, text=True, timeout=30)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(argv)}: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def _start(self) -> None:
+        storage, port = free_port(), free_port()
+        data = self._folder / "data"
+        install = [
+            "mariadb-install-db",
+            "--no-defaults",
+            f"--datadir={data}",
+            "--user=root",
+            "--skip-test-db",
+        ]
+        subprocess.run(install, env=self.environment, capture_output=True, check=True, timeout=120)
+        socket = self._folder / "db"
+        self._run(
+            *("mariadbd", "--no-defaults", f"--datadir={data}", "--user=root", f"--socket={socket}"),
+            *(f"--port={storage}", "--bind-address=127.0.0.1", f"--pid-file={self._folder}/db.pid"),
+        )
+        grant = "CREATE USER slurm@'127.0.0.1' IDENTIFIED BY 'slurm'; GRANT ALL ON *.* TO slurm@'127.0.0.1';"
+        grant += "CREATE USER slurm@localhost IDENTIFIED BY 'slurm'; GRANT ALL ON *.* TO slurm@localhost;"
+        ask = ["mariadb", "--no-defaults", f"--socket={socket}", "--user=root", f"--execute={grant}"]
+
+        def granted() -> bool:
+            return subprocess.run(ask, env=self.environment, capture_output=True, timeout=20).returncode == 0
+
+        if not wait_until(granted, _READY_LIMIT_S):
+            raise RuntimeError("MariaDB did not get ready.")
+        configuration = self._folder / "slurmdbd.conf"
+        configuration.write_text(
+            _SLURMDBD.format(cluster=self._cluster.folder, folder=self._folder, port=port, storage=storage)
+        )
+        configuration.chmod(0o600)
+        ours = (self._cluster.folder / "slurm.conf").read_text()
+        ours += "AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageHost=localhost\n"
+        ours += f"AccountingStoragePort={port}\nAccountingStoragePass={self._cluster.folder}/munge/socket\n"
+        (self._folder / "slurm.conf").write_text(ours)
+        self._run("slurmdbd", "-D")
+
+        def answers() -> bool:
+            with contextlib.suppress(RuntimeError):
+                return bool(self.call("show", "account", "format=account").strip())
+            return False
+
+        if not wait_until(answers, _READY_LIMIT_S):
+            raise RuntimeError((self._folder / "slurmdbd.log").read_text()[-1000:])
+
+    def _run(self, *argv: str) -> None:
+        with (self._folder / "out").open("ab") as log:
+            self._processes.append(
+                subprocess.Popen(
+                    ["setpriv", "--pdeathsig", "KILL", "--", *argv],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=self.environment,
+                    cwd="/",
+                    start_new_session=True,
+                )
+            )

@@ -1,0 +1,215 @@
+"""The spawn form in a browser: presets, keyboard, a new environment, mistakes at their fields."""
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hub_pages import HubPages, write_environment
+from hub_process import HubProcess
+from playwright.sync_api import Locator, Page, expect
+
+from gipfel_spawner.environment_fields import environment_fields
+
+pytestmark = pytest.mark.browser
+
+_USER = "hedy"
+_NOTED = 'workdir = "/tmp"\n[annotations]\nhooks.aws_ofi_nccl.enabled = "true"\n'
+
+Screenshot = Callable[[Page, str], Path]
+
+
+@pytest.fixture(scope="module")
+def pages(hub: HubProcess, new_page: Callable[[], Page], state: Path) -> Iterator[HubPages]:
+    """A user with three environments: a good one, one with a note, one without its image."""
+    write_environment(state, _USER, "plain", 'workdir = "/tmp"\n[env]\nGREETING = "grüezi"\n')
+    write_environment(state, _USER, "noted", _NOTED)
+    write_environment(state, _USER, "lost-image", '# an image\nimage = "/nowhere/lost.sqsh"\n')
+    hub.user(_USER)
+    pages = HubPages(new_page(), hub.url)
+    pages.page.on("pageerror", lambda error: pages.errors.append(f"{pages.page.url}: {error.stack}"))
+    pages.login(_USER, hub.password)
+    yield pages
+    pages.page.close()
+
+
+def start_words(page: Page) -> Locator:
+    """The line that says when the job would start."""
+    return page.locator("#gipfel-start")
+
+
+def test_the_form_fills_itself_from_what_there_is(pages: HubPages, screenshot: Screenshot) -> None:
+    pages.open_form()
+    page = pages.page
+    expect(page.get_by_role("group", name="Presets").get_by_role("button")).to_have_count(3)
+    expect(start_words(page)).to_have_text("now")
+    screenshot(page, "21-form-presets")
+
+
+def test_the_form_is_readable_in_the_dark_and_in_a_narrow_window(
+    pages: HubPages, screenshot: Screenshot
+) -> None:
+    page = pages.page
+    page.emulate_media(color_scheme="dark")
+    pages.open_form()
+    page.get_by_label("Environment", exact=True).select_option("noted")
+    expect(page.locator("#gipfel-edf-state")).to_contain_text("1 note")
+    screenshot(page, "22-form-dark")
+    page.emulate_media(color_scheme="light")
+    page.set_viewport_size({"width": 400, "height": 900})
+    page.locator("#gipfel-more summary").click()
+    page.locator("#gipfel-new > summary").click()
+    page.locator("#gipfel-new-fields > summary").click()
+    # Nothing is wider than the window.
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    page.screenshot(path=str(screenshot(page, "23-form-narrow")), full_page=True)
+    page.set_viewport_size({"width": 1400, "height": 900})
+
+
+def test_an_environment_is_checked_before_it_is_started(pages: HubPages, screenshot: Screenshot) -> None:
+    pages.open_form()
+    page = pages.page
+    state = page.locator("#gipfel-edf-state")
+    page.get_by_label("Environment", exact=True).select_option("plain")
+    expect(state).to_contain_text("✓ valid")
+    state.get_by_text("Show the resolved environment").click()
+    expect(state.locator("pre")).to_contain_text("env.GREETING  grüezi")
+    page.get_by_label("Environment", exact=True).select_option("lost-image")
+    expect(state).to_contain_text("✗ 1 error")
+    expect(state).to_contain_text("Error (line 2, image)")
+    expect(state).to_contain_text("/nowhere/lost.sqsh")
+    screenshot(page, "24-form-checked")
+
+
+def test_a_mistake_is_shown_at_its_field(pages: HubPages, screenshot: Screenshot) -> None:
+    pages.open_form()
+    page = pages.page
+    # What the browser itself refuses is let through, as an older browser would.
+    page.locator("#spawn_form").evaluate("form => { form.noValidate = true; }")
+    page.get_by_label("Time", exact=True).fill("soon")
+    page.get_by_label("GPUs per node").fill("0")
+    pages.start()
+    time = page.get_by_label("Time", exact=True)
+    expect(time).to_have_attribute("aria-invalid", "true")
+    expect(time).to_be_focused()
+    # What was typed is there again, the wrong word, too.
+    expect(time).to_have_value("soon")
+    expect(page.locator("#gipfel-time-error")).to_contain_text("'soon' is no time limit")
+    screenshot(page, "25-form-mistake")
+    time.fill("30")
+    expect(time).not_to_have_attribute("aria-invalid", "true")
+
+
+def test_an_environment_is_pasted_checked_saved_and_chosen(
+    pages: HubPages, state: Path, screenshot: Screenshot
+) -> None:
+    pages.open_form()
+    page = pages.page
+    page.locator("#gipfel-new > summary").click()
+    text = page.get_by_label("The file (TOML)")
+    said = page.locator("#gipfel-new-state")
+    text.fill('workdir = "/tmp"\nmount = ["/tmp:/data"]\nimage = 3\n')
+    page.get_by_role("button", name="Check").click()
+    expect(said).to_contain_text("✗ 1 error")
+    expect(said).to_contain_text("line 3, image")
+    expect(said).to_contain_text("line 2, mount")
+    expect(text).to_have_attribute("aria-invalid", "true")
+    screenshot(page, "26-form-new-environment")
+    text.fill('workdir = "/tmp"\n')
+    page.get_by_role("button", name="Save and use").click()
+    expect(said).to_contain_text("Give it a name")
+    page.get_by_label("Save as").fill("mine")
+    page.get_by_role("button", name="Save and use").click()
+    expect(said).to_contain_text("✓ Saved as")
+    path = state / "users" / _USER / ".edf" / "mine.toml"
+    assert path.read_text() == 'workdir = "/tmp"\n'
+    assert path.stat().st_mode & 0o777 == 0o600
+    expect(page.get_by_label("Environment", exact=True)).to_have_value("mine")
+    # A second time only on purpose.
+    text.fill('workdir = "/"\n')
+    page.get_by_role("button", name="Save and use").click()
+    expect(said).to_contain_text("is there already")
+    assert path.read_text() == 'workdir = "/tmp"\n'
+    page.get_by_role("button", name="Overwrite it").click()
+    expect(said).to_contain_text("✓ Saved as")
+    assert path.read_text() == 'workdir = "/"\n'
+
+
+def test_an_environment_is_made_of_the_schemas_fields(pages: HubPages) -> None:
+    pages.open_form()
+    page = pages.page
+    page.locator("#gipfel-new > summary").click()
+    page.locator("#gipfel-new-fields > summary").click()
+    titles = {each.key: each.title for each in environment_fields()}
+    variables = page.get_by_label(titles["env"], exact=True)
+    page.get_by_label(titles["workdir"], exact=True).fill("/tmp")
+    page.get_by_label(titles["mounts"], exact=True).fill("/tmp:/data\n/var/tmp:/more:ro")
+    variables.fill('A=1\nB=say "hi"')
+    page.get_by_role("button", name="Write the text below").click()
+    text = page.get_by_label("The file (TOML)")
+    expect(text).to_have_value(re.compile(r'B = "say \\"hi\\""'))
+    expect(page.locator("#gipfel-new-state")).to_contain_text("✓ valid")
+    variables.fill("NOT-A-NAME=1")
+    page.get_by_role("button", name="Write the text below").click()
+    expect(variables).to_have_attribute("aria-invalid", "true")
+
+
+def test_two_clicks_start_a_preset_and_it_is_the_last_one(
+    pages: HubPages, hub: HubProcess, screenshot: Screenshot
+) -> None:
+    pages.open_form()
+    page = pages.page
+    page.get_by_role("button", name="Look around").click()
+    expect(page.get_by_role("button", name="Look around")).to_have_attribute("aria-pressed", "true")
+    expect(page.get_by_label("Time", exact=True)).to_have_value("30")
+    page.get_by_role("button", name="Start").click()
+    pages.wait_for_lab()
+    hub.user(_USER).stop_server()
+    pages.open_form()
+    last = page.get_by_role("button", name="Last")
+    expect(last).to_contain_text("0 GPUs · 30 min")
+    expect(page.get_by_label("Time", exact=True)).to_have_value("30")
+    screenshot(page, "27-form-last")
+
+
+def test_a_preset_is_started_by_keyboard_alone(hub: HubProcess, new_page: Callable[[], Page]) -> None:
+    user = hub.user("ida")
+    page = new_page()
+    try:
+        HubPages(page, hub.url).login("ida", hub.password)
+        for _ in range(40):
+            page.keyboard.press("Tab")
+            if page.evaluate("document.activeElement?.className.includes('gipfel-preset')"):
+                break
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("button", name="Start")).to_be_focused()
+        page.keyboard.press("Enter")
+        HubPages(page, hub.url).wait_for_lab()
+    finally:
+        page.close()
+        user.stop_server()
+
+
+def test_two_named_servers_run_two_environments(hub: HubProcess, pages: HubPages) -> None:
+    user = hub.user(_USER)
+    for edf in ("plain", "mine"):
+        answer = hub.call("POST", f"/users/{_USER}/servers/{edf}", json={"edf": edf})
+        assert answer.status_code in {201, 202}, answer.text
+    try:
+        for edf in ("plain", "mine"):
+            page = pages.page
+            page.goto(f"{hub.url}/hub/spawn-pending/{_USER}/{edf}")
+            page.wait_for_url(re.compile("/lab"), timeout=120_000)
+        servers = hub.call("GET", f"/users/{_USER}").json()["servers"]
+        assert {name: each["user_options"]["edf"] for name, each in servers.items()} == {
+            "plain": "plain",
+            "mine": "mine",
+        }
+    finally:
+        for edf in ("plain", "mine"):
+            hub.call("DELETE", f"/users/{_USER}/servers/{edf}", json={"remove": True})
+    assert user.server() is None
+
+
+def test_the_page_threw_nothing(pages: HubPages) -> None:
+    assert not [each for each in pages.errors if "/hub/" in each.partition(": ")[0]]
