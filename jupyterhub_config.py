@@ -12,7 +12,7 @@ import socket
 import sys
 from pathlib import Path
 
-from gipfel_spawner.servers_page import HUB_TEMPLATES
+from gipfel_spawner.servers.page import HUB_TEMPLATES
 
 c = get_config()
 
@@ -155,7 +155,7 @@ if c.EDFSpawner.idle_limit:
     services.append(
         {
             "name": "gipfel-culling",
-            "command": [sys.executable, "-m", "gipfel_spawner.culling", "--every", "30"],
+            "command": [sys.executable, "-m", "gipfel_spawner.leaving.culling", "--every", "30"],
         }
     )
     scopes = ["list:users", "read:servers", "delete:servers"]

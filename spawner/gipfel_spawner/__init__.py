@@ -7,11 +7,11 @@ from jupyterhub.handlers import default_handlers as page_handlers
 from jupyterhub.handlers.pages import SpawnHandler
 
 from .callback import ServerRouteHandler
-from .form_routes import ROUTES
-from .own_routes import ActivityRouteHandler, ExtendRouteHandler
-from .refusal import CheckedServerHandler, PlainSpawnHandler
-from .servers_api import ServersRouteHandler, StopRouteHandler
-from .servers_page import HUB_TEMPLATES, ServersPageHandler
+from .form.refusal import CheckedServerHandler, PlainSpawnHandler
+from .form.routes import ROUTES
+from .leaving.routes import ActivityRouteHandler, ExtendRouteHandler
+from .servers.api import ServersRouteHandler, StopRouteHandler
+from .servers.page import HUB_TEMPLATES, ServersPageHandler
 from .spawner import EDFSpawner
 
 __all__ = ["HUB_TEMPLATES", "EDFSpawner"]

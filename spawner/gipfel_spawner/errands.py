@@ -10,7 +10,7 @@ from gipfel_cluster.scheduler.account import acting_as
 from gipfel_cluster.scheduler.command import CommandResult, run_command
 
 from .account import Account
-from .options import OptionError
+from .form.options import OptionError
 
 _LOG_BYTES = 16_000
 # Of env, where it can't go to the folder; of env, where it can't run the program.

@@ -8,10 +8,10 @@ from gipfel_cluster.runtime import Runtime
 from gipfel_cluster.scheduler.account import own_name
 
 from .account import Account, account_environment, account_of
-from .cluster import Cluster, shared_cluster
+from .cluster.shared import Cluster, shared_cluster
+from .cluster.watcher import JobWatcher
 from .errands import Errands
 from .traits import SpawnerTraits
-from .watcher import JobWatcher
 
 
 class PlacedSpawner(SpawnerTraits):

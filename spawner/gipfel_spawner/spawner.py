@@ -13,12 +13,12 @@ from sqlalchemy.orm import object_session
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler.protocol import JobRequest, LostJobError
 
-from .leaving import audited_start
-from .letting_go import MarkFinder
-from .options import UserOptions
-from .problem import SpawnProblem
-from .starting import LOOK_SECONDS, StartingSpawner
-from .watcher import UNSEEN
+from .cluster.letting_go import MarkFinder
+from .cluster.watcher import UNSEEN
+from .failure.problem import SpawnProblem
+from .form.options import UserOptions
+from .leaving.spawner import audited_start
+from .start.spawner import LOOK_SECONDS, StartingSpawner
 
 
 class EDFSpawner(StartingSpawner):

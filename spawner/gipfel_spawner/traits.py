@@ -10,8 +10,8 @@ from traitlets import Dict, Enum, Float, Integer, List, Unicode, default
 
 from gipfel_cluster.model import GipfelError
 
-from .options import UserOptions, read_options
-from .request import SiteOptions
+from .form.options import UserOptions, read_options
+from .start.request import SiteOptions
 
 
 class SpawnerTraits(SlurmSpawner):  # type: ignore[misc]

@@ -22,8 +22,8 @@ from gipfel_cluster.scheduler.account import own_name
 from gipfel_cluster.scheduler.gres import GpuCount
 from gipfel_cluster.scheduler.protocol import JobRequest, Partition
 from gipfel_cluster.scheduler.slurm import SlurmScheduler
-from gipfel_spawner.fit import check_choices
-from gipfel_spawner.options import OptionError, UserOptions
+from gipfel_spawner.form.fit import check_choices
+from gipfel_spawner.form.options import OptionError, UserOptions
 
 pytestmark = pytest.mark.cluster
 

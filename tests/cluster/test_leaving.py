@@ -117,7 +117,7 @@ def test_a_job_that_is_cancelled_from_outside_ends_the_server_in_the_hub(
 def test_killing_the_container_leaves_nothing_and_ends_the_job(
     running: HubUser, unix: UnixUser, cluster: OneMachine, before_all: set[Path]
 ) -> None:
-    containers = _named(unix, "gipfel_cluster.engines.sandbox")
+    containers = _named(unix, "gipfel_cluster/engines/sandbox/start.py")
     assert containers
     outer = min(containers, key=lambda process: process.create_time())
     outer.kill()

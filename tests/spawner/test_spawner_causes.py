@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gipfel_spawner.causes import CATALOGUE, Evidence, explain
-from gipfel_spawner.failure import Failure
+from gipfel_spawner.failure.causes import CATALOGUE, Evidence, explain
+from gipfel_spawner.failure.page import Failure
 
 LOGS = Path(__file__).parent / "data/logs"
 

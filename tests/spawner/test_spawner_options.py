@@ -16,11 +16,11 @@ from gipfel_cluster.scheduler.protocol import Partition
 from gipfel_cluster.scheduler.site import Association, Choices, Reservation
 from gipfel_cluster.scheduler.slurm import submit_arguments
 from gipfel_spawner.account import Account
-from gipfel_spawner.fit import check_choices, choose_partition, time_within, with_shares
-from gipfel_spawner.form import FormContent, Misfit, render_form
-from gipfel_spawner.options import FIELDS, OptionError, UserOptions, read_form, read_options, read_query
-from gipfel_spawner.presets import Preset
-from gipfel_spawner.request import SiteOptions, server_request, server_spec, site_script
+from gipfel_spawner.form.fit import check_choices, choose_partition, time_within, with_shares
+from gipfel_spawner.form.options import FIELDS, OptionError, UserOptions, read_form, read_options, read_query
+from gipfel_spawner.form.page import FormContent, Misfit, render_form
+from gipfel_spawner.form.presets import Preset
+from gipfel_spawner.start.request import SiteOptions, server_request, server_spec, site_script
 
 NORMAL = Partition(
     name="normal", default=True, seconds=86400, gpus=(GpuCount(type="gh200", count=4),), nodes=8, idle=3

@@ -10,12 +10,12 @@ from gipfel_cluster.engines.choice import engine_names_here
 from gipfel_cluster.scheduler.slurm import submit_arguments
 from gipfel_spawner import EDFSpawner
 from gipfel_spawner.account import Account
-from gipfel_spawner.engines import offered_engines
-from gipfel_spawner.fit import time_within
-from gipfel_spawner.form import FormContent, preset_values
-from gipfel_spawner.options import UserOptions
-from gipfel_spawner.presets import describe_options, describe_time, read_presets
-from gipfel_spawner.request import server_request, server_spec
+from gipfel_spawner.form.engines import offered_engines
+from gipfel_spawner.form.fit import time_within
+from gipfel_spawner.form.options import UserOptions
+from gipfel_spawner.form.page import FormContent, preset_values
+from gipfel_spawner.form.presets import describe_options, describe_time, read_presets
+from gipfel_spawner.start.request import server_request, server_spec
 
 
 def test_presets_are_options_with_a_title() -> None:

@@ -10,7 +10,7 @@ from gipfel_cluster.scheduler.slurm_answers import read_jobs
 from gipfel_cluster.scheduler.slurm_line import read_line
 from gipfel_cluster.scheduler.slurm_reasons import can_never_start, explain_reason
 from gipfel_cluster.scheduler.slurm_states import ALIVE, ENDED
-from gipfel_spawner.progress import Progress, describe, describe_container, describe_end
+from gipfel_spawner.start.progress import Progress, describe, describe_container, describe_end
 
 NOW = datetime(2026, 3, 1, 14, 2, tzinfo=UTC).astimezone()
 

@@ -178,7 +178,7 @@ def test_a_database_that_believes_in_a_server_that_is_gone_is_put_right(new_hub:
 def test_an_idle_server_is_warned_and_culled_a_busy_one_is_not(new_hub: Any) -> None:
     service = {
         "name": "culling",
-        "command": [sys.executable, "-m", "gipfel_spawner.culling", "--every", "0.5"],
+        "command": [sys.executable, "-m", "gipfel_spawner.leaving.culling", "--every", "0.5"],
     }
     scopes = ["list:users", "read:servers", "delete:servers"]
     hub = new_hub(

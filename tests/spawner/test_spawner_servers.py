@@ -12,7 +12,10 @@ import pytest
 
 from gipfel_cluster.scheduler.processes import Process
 
-_SERVICE = {"name": "culling", "command": [sys.executable, "-m", "gipfel_spawner.culling", "--every", "0.5"]}
+_SERVICE = {
+    "name": "culling",
+    "command": [sys.executable, "-m", "gipfel_spawner.leaving.culling", "--every", "0.5"],
+}
 _SCOPES = ["list:users", "read:servers", "delete:servers"]
 LIMITS = ("c.EDFSpawner.idle_limit = 60", "c.EDFSpawner.idle_warning = 10")
 CULLING = (

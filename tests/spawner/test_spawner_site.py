@@ -19,9 +19,9 @@ from gipfel_cluster.scheduler.slurm_site import (
     read_partitions,
     read_reservations,
 )
-from gipfel_spawner.board import SiteBoard
-from gipfel_spawner.kept import Kept
-from gipfel_spawner.rate import Rate
+from gipfel_spawner.cluster.board import SiteBoard
+from gipfel_spawner.cluster.kept import Kept
+from gipfel_spawner.cluster.rate import Rate
 
 # Printed by sinfo 22.05 of a cluster where one job holds three GPUs; the last lines by hand after the manual.
 SINFO = (

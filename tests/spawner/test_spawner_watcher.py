@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler.protocol import JobRequest, JobStatus, LostJobError, Partition
-from gipfel_spawner.watcher import JobWatcher
+from gipfel_spawner.cluster.watcher import JobWatcher
 
 LOG = logging.getLogger("test")
 RUNNING = JobStatus(answer="running", state="RUNNING", nodes=("n1",))

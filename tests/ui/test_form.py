@@ -9,7 +9,7 @@ from hub_pages import HubPages, write_environment
 from hub_process import HubProcess
 from playwright.sync_api import Locator, Page, expect
 
-from gipfel_spawner.environment_fields import environment_fields
+from gipfel_spawner.form.environment_fields import environment_fields
 
 pytestmark = pytest.mark.browser
 

@@ -4,8 +4,8 @@ from tornado import web
 
 from gipfel_cluster.model import GipfelError
 
+from ..callback import OwnServerHandler
 from .activity import ActivityReport, ExtendRequest
-from .callback import OwnServerHandler
 
 
 class ActivityRouteHandler(OwnServerHandler):

@@ -8,13 +8,13 @@ from typing import Any
 from gipfel_cluster.model import GipfelError, one_line
 from gipfel_cluster.scheduler.protocol import JobStatus
 
-from .causes import Evidence
-from .errands import Tail
-from .failure import Failure
-from .leaving import LeavingSpawner
-from .problem import SpawnProblem
+from ..cluster.watcher import UNSEEN
+from ..errands import Tail
+from ..failure.causes import Evidence
+from ..failure.page import Failure
+from ..failure.problem import SpawnProblem
+from ..leaving.spawner import LeavingSpawner
 from .progress import Progress, describe, describe_container, describe_end
-from .watcher import UNSEEN
 
 LOOK_SECONDS = 0.25
 _LOG_SECONDS = 5.0

@@ -9,8 +9,8 @@ from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script
 from gipfel_cluster.model import Frozen, GipfelError, Line
 from gipfel_cluster.scheduler.protocol import JobRequest
 
-from .account import Account
-from .options import UserOptions
+from ..account import Account
+from ..form.options import UserOptions
 
 _SERVER = ("{python}", "-I", "-m", "gipfel_extension.singleuser")
 

@@ -11,10 +11,10 @@ from jupyterhub.utils import url_path_join
 from pydantic import ValidationError
 from tornado import web
 
-from .servers_api import StopRequest, saved_gpu_hours, stop_server, visible_servers
+from .api import StopRequest, saved_gpu_hours, stop_server, visible_servers
 
 #: Templates of the hub's pages; with it in ``JupyterHub.template_paths`` the navigation links to the page.
-HUB_TEMPLATES = str(Path(__file__).parent / "templates" / "hub")
+HUB_TEMPLATES = str(Path(__file__).parents[1] / "templates" / "hub")
 
 _MOST_BYTES = 4000
 

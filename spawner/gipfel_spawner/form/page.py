@@ -136,7 +136,7 @@ def _most_gpus(partitions: Sequence[Partition]) -> int:
 
 @cache
 def _template() -> Template:
-    loader = PackageLoader(__package__ or "gipfel_spawner")
+    loader = PackageLoader("gipfel_spawner")
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, loader=loader)
     environment.filters["age"] = describe_age
     return environment.get_template("form.html")
@@ -150,7 +150,7 @@ def _fields() -> Mapping[str, EnvironmentField]:
 @cache
 def _version() -> str:
     """Changes with the static files, so that a browser takes the new ones."""
-    folder = files(__package__) / "static"
+    folder = files("gipfel_spawner") / "static"
     names = ("form.js", "environment.js", "form.css")
     return sha256(b"".join((folder / name).read_bytes() for name in names)).hexdigest()[:12]
 

@@ -12,16 +12,16 @@ from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler.protocol import JobRequest
 from gipfel_cluster.scheduler.site import Choices
 
-from .account import Account
+from ..account import Account
+from ..cluster.kept import Seen
+from ..failure.problem import SpawnProblem, options_problems
+from ..place import PlacedSpawner
+from ..start.request import server_request, server_spec
 from .engines import offered_engines
 from .fit import check_choices, choose_partition, time_within, with_shares
-from .form import FormContent, Misfit, render_form, typed_values
-from .kept import Seen
 from .options import OptionError, UserOptions, read_form, read_options, read_query
-from .place import PlacedSpawner
+from .page import FormContent, Misfit, render_form, typed_values
 from .presets import read_presets
-from .problem import SpawnProblem, options_problems
-from .request import server_request, server_spec
 
 
 class ChoosingSpawner(PlacedSpawner):

@@ -6,7 +6,7 @@ from typing import Any
 
 from gipfel_cluster.model import Frozen
 
-from .spawner import EDFSpawner
+from ..spawner import EDFSpawner
 
 
 class RunningServer(Frozen):

@@ -8,7 +8,7 @@ from jupyterhub.spawner import SpawnException
 
 from gipfel_cluster.model import GipfelError
 
-from .failure import Failure
+from .page import Failure
 
 
 class SpawnProblem(SpawnException):  # type: ignore[misc]

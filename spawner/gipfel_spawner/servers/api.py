@@ -11,9 +11,9 @@ from tornado import web
 
 from gipfel_cluster.model import Frozen, GipfelError, Line
 
-from .leaving import StopOrder
-from .servers import RunningServer, running_servers
-from .spawner import EDFSpawner
+from ..leaving.spawner import StopOrder
+from ..spawner import EDFSpawner
+from .table import RunningServer, running_servers
 
 _MOST_BYTES = 4000
 # As long as JupyterHub lets a cancelled start tidy up.

@@ -1,9 +1,9 @@
 """The culling service: stops servers that the hub calls due, through the hub's API and with its scopes.
 
-``python -m gipfel_spawner.culling`` is a managed service of JupyterHub with the scopes ``list:users``,
-``read:servers`` and ``delete:servers``. When a server is due is the spawner's to say (``idle_limit`` and
-``idle_warning``): it counts GPU work and running steps, which the times of last activity that
-jupyterhub-idle-culler reads do not, and an open tab that polls keeps no GPU.
+``python -m gipfel_spawner.leaving.culling`` is a managed service of JupyterHub with the scopes
+``list:users``, ``read:servers`` and ``delete:servers``. When a server is due is the spawner's to say
+(``idle_limit`` and ``idle_warning``): it counts GPU work and running steps, which the times of last activity
+that jupyterhub-idle-culler reads do not, and an open tab that polls keeps no GPU.
 """
 
 import argparse
@@ -71,7 +71,9 @@ class Culler:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Cull every ``--every`` seconds until the hub ends the service."""
-    parser = argparse.ArgumentParser(prog="python -m gipfel_spawner.culling", description=main.__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m gipfel_spawner.leaving.culling", description=main.__doc__
+    )
     parser.add_argument("--every", type=float, default=60.0, help="seconds between two rounds")
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")

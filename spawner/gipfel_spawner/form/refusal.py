@@ -9,9 +9,9 @@ from jupyterhub.apihandlers.users import UserServerAPIHandler
 from jupyterhub.handlers.pages import SpawnHandler
 from tornado import web
 
+from ..failure.problem import SpawnProblem, options_problems
+from ..spawner import EDFSpawner
 from .options import read_options
-from .problem import SpawnProblem, options_problems
-from .spawner import EDFSpawner
 
 # Options of 16 KiB with a name beside them, before anything is read.
 _MOST_BYTES = 32 << 10

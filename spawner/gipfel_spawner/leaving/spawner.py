@@ -13,10 +13,10 @@ from gipfel_cluster.ports import PORTS_VARIABLE, PortRange
 from gipfel_cluster.scheduler.durations import parse_duration
 from gipfel_cluster.scheduler.protocol import JobStatus
 
+from ..form.choice import ChoosingSpawner
+from ..form.options import UserOptions, read_options
+from ..servers.audit import AuditEvent, AuditLog, Event
 from .activity import ActivityReport, HubWord, ServerActivity
-from .audit import AuditEvent, AuditLog, Event
-from .choice import ChoosingSpawner
-from .options import UserOptions, read_options
 
 _AUDIT_FILE = "audit.jsonl"
 

@@ -18,9 +18,9 @@ from tornado import web
 from gipfel_cluster.edf.draft import Draft
 from gipfel_cluster.model import GipfelError
 
+from ..cluster.rate import Rate
 from .choice import ChoosingSpawner
 from .options import OptionError, read_options
-from .rate import Rate
 
 _MOST_BYTES = 160 << 10
 
@@ -118,7 +118,7 @@ def clock_words(start: str, now: datetime) -> str:
     return moment.strftime("%H:%M" if moment.date() == now.date() else "%Y-%m-%d %H:%M")
 
 
-_FOLDER = {"path": str(Path(__file__).parent / "static")}
+_FOLDER = {"path": str(Path(__file__).parents[1] / "static")}
 _USER = r"/api/gipfel/users/([^/]+)"
 #: Routes below the hub's own prefix.
 ROUTES: tuple[tuple[Any, ...], ...] = (

@@ -1,0 +1,1 @@
+"""Why a server did not start or has ended, in words and with advice."""

@@ -1,0 +1,1 @@
+"""Who runs what where: the administrators' page, its data, and what is written down."""
