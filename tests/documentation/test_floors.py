@@ -41,7 +41,7 @@ FLOORS = {
         },
     ),
     "telemetry": (
-        ["gipfel_extension.telemetry"],
+        ["gipfel_extension.telemetry", "gipfel_extension.saturation"],
         {
             "gipfel_spawner",
             "gipfel_widgets",

@@ -9,6 +9,7 @@ import click
 from .edf import edf
 from .kernel import kernel
 from .runtime import runtime
+from .score import score
 from .submit import submit
 from .terminal import examples, tell
 
@@ -22,6 +23,7 @@ _INTERRUPTED = 130
         "gipfel runtime build ~/.gipfel/runtime   the interpreter and server for images",
         "gipfel kernel add my-env                 a kernel in another environment's container",
         "gipfel submit in.ipynb out.ipynb --wait  a notebook as a batch job",
+        "gipfel score alps-48812                  how well a run used its GPUs",
     ),
 )
 @click.version_option(package_name="gipfel", message="gipfel %(version)s")
@@ -32,6 +34,7 @@ def gipfel() -> None:
 gipfel.add_command(edf)
 gipfel.add_command(kernel)
 gipfel.add_command(runtime)
+gipfel.add_command(score)
 gipfel.add_command(submit)
 
 
@@ -61,11 +64,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tell("interrupted.")
         return _INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has gone; Python would complain once more at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read our output has gone.
         return 1
     except Exception as error:  # noqa: BLE001 - the last place before a person
         return _problem(error)
+    finally:
+        _let_go_of_output()
+
+
+def _let_go_of_output() -> None:
+    """Write what is left; where nobody takes it, Python must not complain once more at its end."""
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _refused(error: click.ClickException) -> int:
@@ -84,6 +98,11 @@ def _problem(error: Exception) -> int:
         raise error
     if isinstance(error, GipfelError):
         tell(str(error))
+    elif isinstance(error, RuntimeError) and "home directory" in str(error):
+        # pathlib's word for a user without HOME whom the machine has no entry of.
+        tell("This machine knows no home folder of yours. Set HOME.")
+    elif isinstance(error, UnicodeEncodeError):
+        tell("Your locale can't write what is to be shown. Set LC_ALL=C.UTF-8, or take --json.")
     elif isinstance(error, OSError) and error.strerror:
         tell(f"{error.strerror}: {error.filename}" if error.filename else error.strerror)
     else:

@@ -1,0 +1,28 @@
+"""How far the GPUs of a run were loaded, where the rest went, and what to do about it."""
+
+from .advice import Advice, advise
+from .ceilings import Ceilings, ceilings_of
+from .document import document_of
+from .result import GpuScore, JobScore, RankScore, Spread, Total, Trace
+from .score import score_table
+from .settings import LOSSES, RESOURCES, Settings, Thresholds, Weights
+
+__all__ = [
+    "LOSSES",
+    "RESOURCES",
+    "Advice",
+    "Ceilings",
+    "GpuScore",
+    "JobScore",
+    "RankScore",
+    "Settings",
+    "Spread",
+    "Thresholds",
+    "Total",
+    "Trace",
+    "Weights",
+    "advise",
+    "ceilings_of",
+    "document_of",
+    "score_table",
+]

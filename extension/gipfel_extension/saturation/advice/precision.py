@@ -1,0 +1,75 @@
+"""Precision: the same work on a faster pipe."""
+
+import numpy as np
+
+from ..levels import Flags
+from ..result import Trace
+from .model import Advice, Case, Knob, share
+
+_TIME = "less time for the same work; the score may even fall"
+
+#: Models whose tensor pipes have FP8.
+_FP8 = ("H100", "H200", "B200", "L4")
+
+
+class HalfPrecision:
+    """The FP32 pipe works where tensor pipes could."""
+
+    name = "half-precision"
+    knob = Knob(
+        'torch.autocast("cuda", dtype=torch.bfloat16)', "https://docs.pytorch.org/docs/stable/amp.html"
+    )
+
+    def find(self, case: Case) -> Advice | None:
+        """The advice where FP32 is busy and tensor pipes are not, for a third of the time."""
+        trace = max(case.scored, key=lambda each: share(each, self._where(case, each)))
+        where = self._where(case, trace)
+        evidence = case.evidence(trace, where, ("PIPE_FP32_ACTIVE", "PIPE_TENSOR_ACTIVE"))
+        if share(trace, where) < 0.33 or evidence is None:
+            return None
+        sentence = (
+            f"{case.name(trace.device)} computed in FP32 for {100 * share(trace, where):.0f} % of the time, "
+            "its tensor pipes unused."
+        )
+        action = "Where matrices are multiplied, let autocast use bf16, or allow TF32."
+        return Advice(self.name, sentence, action, 0.0, _TIME, self.knob, (evidence,))
+
+    def _where(self, case: Case, trace: Trace) -> Flags:
+        with np.errstate(invalid="ignore"):
+            single = case.column(trace, "PIPE_FP32_ACTIVE") >= 0.3
+            return single & (case.column(trace, "PIPE_TENSOR_ACTIVE") < 0.05)
+
+
+class QuarterPrecision:
+    """Tensor pipes bind on a GPU that has FP8; no metric tells FP8 from bf16."""
+
+    name = "quarter-precision"
+    knob = Knob(
+        "transformer_engine.pytorch.fp8_autocast",
+        "https://docs.nvidia.com/deeplearning/transformer-engine/user-guide/index.html",
+    )
+
+    def find(self, case: Case) -> Advice | None:
+        """The advice where tensor pipes are near their ceiling for half of the time."""
+        able = [trace for trace in case.scored if self._has_fp8(case, trace)]
+        if not able:
+            return None
+        trace = max(able, key=lambda each: share(each, self._where(case, each)))
+        where = self._where(case, trace)
+        evidence = case.evidence(trace, where, ("PIPE_TENSOR_ACTIVE", "DRAM_ACTIVE"))
+        if share(trace, where) < 0.5 or evidence is None:
+            return None
+        sentence = (
+            f"The tensor pipes of {case.name(trace.device)} were near their ceiling for "
+            f"{100 * share(trace, where):.0f} % of the time."
+        )
+        action = "If this is bf16, FP8 does twice the work in the time, where the model allows it."
+        return Advice(self.name, sentence, action, 0.0, _TIME, self.knob, (evidence,))
+
+    def _has_fp8(self, case: Case, trace: Trace) -> bool:
+        models = {score.device.uuid: score.model for score in case.job.gpus}
+        return any(name in models[trace.device.uuid] for name in _FP8)
+
+    def _where(self, case: Case, trace: Trace) -> Flags:
+        with np.errstate(invalid="ignore"):
+            return np.asarray(case.column(trace, "PIPE_TENSOR_ACTIVE") >= 0.6, np.bool_)

@@ -1,0 +1,104 @@
+"""A scored job in lines of text, as the panel shows it: for a terminal of 80 columns."""
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+
+from .advice.model import Advice
+from .result import JobScore, Total
+from .settings import LOSSES
+
+WIDTH = 80
+_BAR = 32
+
+
+def whole_points(parts: Mapping[str, float]) -> dict[str, int]:
+    """Parts of 100 as whole numbers that still add up to 100: the largest remainders are rounded up."""
+    floors = {name: int(value) for name, value in parts.items()}
+    rest = round(sum(parts.values())) - sum(floors.values())
+    by_remainder = sorted(parts, key=lambda name: parts[name] - floors[name], reverse=True)
+    return {name: floors[name] + (name in by_remainder[:rest]) for name in parts}
+
+
+def heading(job: JobScore, *, environment: str = "") -> str:
+    """Where it ran, on what: the first line."""
+    nodes = sorted({score.device.node for score in job.gpus if score.device.node})
+    where = nodes[0] if len(nodes) == 1 else f"{len(nodes)} nodes" if nodes else ""
+    names = {score.device.name.removeprefix("NVIDIA ") or "GPU" for score in job.gpus}
+    gpus = f"{len(job.gpus)} \u00d7 {names.pop() if len(names) == 1 else 'GPU'}" if job.gpus else "no GPU"
+    return _cut("GIPFEL   " + " · ".join(part for part in (where, gpus, environment) if part))
+
+
+def subject(job: JobScore, label: str) -> str:
+    """Which recording, how long, how sure: the second line."""
+    seconds = (job.last_ns - job.first_ns) / 1e9 + job.interval if job.first_ns and job.last_ns else 0.0
+    tail = f"{_span(seconds)}, a sample every {job.interval:g} s, confidence {job.confidence:.2f}"
+    room = WIDTH - len("Saturation   ") - len(tail) - 3
+    return f"Saturation   {_cut(label, room)}   {tail}"
+
+
+def score_lines(job: JobScore) -> tuple[str, str]:
+    """The score's bar and what was lost: the third line and the fourth."""
+    total = job.total
+    if total is None:
+        return f"  --  ┃{'·' * _BAR}┃ no score", "lost: unknown"
+    parts = whole_points({"score": total.score, **total.losses})
+    score = parts.pop("score")
+    full = score * _BAR // 100
+    bar = f"{score:>4}  ┃{'█' * full}{'·' * (_BAR - full)}┃ {_bound(total)}"
+    lost = sorted((name for name in LOSSES if parts[name]), key=lambda name: -parts[name])
+    told = " · ".join(f"{name} {parts[name]}" for name in lost) or "nothing"
+    tail = f"({score} + {100 - score} = 100)"
+    # Short losses go first where there are too many for a line.
+    while len(f"lost: {told}  {tail}") > WIDTH and " · " in told:
+        told = told.removesuffix(" · …").rpartition(" · ")[0] + " · …"
+    return bar, f"lost: {told}  {tail}"
+
+
+def text_of(
+    job: JobScore, advice: Sequence[Advice], *, label: str, environment: str = "", notes: Sequence[str] = ()
+) -> Iterator[str]:
+    """The first four lines of the panel, then advice and notes; no line is longer than 80 columns.
+
+    Names come from files that anyone may have written: nothing in them drives a terminal.
+    """
+    for line in _text_of(job, advice, _plain(label), _plain(environment), notes):
+        yield _plain(line)
+
+
+def _text_of(
+    job: JobScore, advice: Sequence[Advice], label: str, environment: str, notes: Sequence[str]
+) -> Iterator[str]:
+    yield heading(job, environment=environment)
+    yield subject(job, label)
+    yield from score_lines(job)
+    told = ""
+    for each in advice:
+        # Two knobs for one finding: it is told once.
+        text = each.action if each.sentence == told else f"{each.sentence} {each.action}"
+        gain = f" (at most {each.gain:.0f} points)" if each.gain >= 1 else ""
+        yield from textwrap.wrap(f"⚑ {text}{gain}", WIDTH, subsequent_indent="  ")
+        told = each.sentence
+    startup = f"The first {_span(job.startup)}, before any GPU worked, are start-up and not scored."
+    for note in ((startup,) if job.startup >= job.interval and job.total else ()) + (*notes, *job.notes):
+        yield from textwrap.wrap(f"note: {note}", WIDTH, subsequent_indent="  ")
+
+
+def _bound(total: Total) -> str:
+    name = total.bottleneck
+    if name in total.binding:
+        return f"{name}-bound {100 * total.binding[name]:.0f} % of the time"
+    return f"bottleneck: {name}"
+
+
+def _span(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def _plain(text: str) -> str:
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def _cut(text: str, room: int = WIDTH) -> str:
+    return text if len(text) <= room else text[: max(1, room - 1)] + "…"

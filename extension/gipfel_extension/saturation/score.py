@@ -1,0 +1,166 @@
+"""Score a table of samples: every GPU, every rank, and the job."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..telemetry.sample import Device, SampleTable
+from .agi import agi_mean
+from .beats import Beats, beats_of, durations_of, intervals_of
+from .causes import losses_of
+from .ceilings import ceilings_of
+from .confidence import confidence
+from .levels import Flags, Floats, Levels, column, levels_of
+from .notes import notes_of
+from .result import GpuScore, JobScore, RankScore, Spread, Total, Trace
+from .settings import LOSSES, RESOURCES, Settings
+from .signs import Observer
+from .staircase import Staircase, staircase_of
+
+
+@dataclass(frozen=True)
+class _Gpu:
+    device: Device
+    levels: Levels
+    steps: Staircase
+
+    def works(self, least: float) -> Flags:
+        with np.errstate(invalid="ignore"):
+            return self.steps.running >= least
+
+
+def score_table(
+    table: SampleTable,
+    settings: Settings | None = None,
+    *,
+    ranks: Mapping[int, Sequence[str]] | None = None,
+    window: tuple[int, int] | None = None,
+) -> JobScore:
+    """Score what a table holds.
+
+    Parameters
+    ----------
+    ranks
+        Rank to the UUIDs of the GPUs that its process uses; empty where nobody knows.
+    window
+        First and last UTC time that are scored; start-up and signs are still those of the whole table.
+
+    Returns
+    -------
+    JobScore
+        Without a total where no sample of any GPU could be scored.
+    """
+    settings = settings or Settings()
+    beats = beats_of(table)
+    gpus = [_read(table, device, settings) for device in table.gpus]
+    start_ns = _first_work(gpus, settings.thresholds.works)
+    start_ns = beats.first_ns if start_ns is None else start_ns
+    first_ns, last_ns = window or (start_ns, beats.last_ns)
+    first_ns, last_ns = max(first_ns, start_ns), min(last_ns, beats.last_ns)
+    traces = _traces(table, gpus, beats, settings, (first_ns, last_ns))
+    scores = tuple(_gpu_score(table, trace, beats, settings, (first_ns, last_ns)) for trace in traces)
+    totals = {score.device.uuid: score.total for score in scores if score.total is not None}
+    return JobScore(
+        Total.mean(list(totals.values())),
+        scores,
+        tuple(_rank_score(rank, uuids, scores) for rank, uuids in sorted((ranks or {}).items())),
+        _spread(totals),
+        float(np.mean([score.confidence for score in scores])) if scores else 0.0,
+        (start_ns - beats.first_ns) / 1e9,
+        beats.interval,
+        first_ns if totals else None,
+        last_ns if totals else None,
+        table.simulated,
+        notes_of(table, scores),
+        traces,
+    )
+
+
+def _read(table: SampleTable, device: Device, settings: Settings) -> _Gpu:
+    levels = levels_of(table.of(device.uuid), ceilings_of(device.name), settings.weights)
+    return _Gpu(device, levels, staircase_of(levels))
+
+
+def _first_work(gpus: Sequence[_Gpu], least: float) -> int | None:
+    """When the first GPU of the job began to work; None where none ever did."""
+    first = [gpu.levels.time_ns[gpu.works(least)][:1] for gpu in gpus]
+    return min((int(times[0]) for times in first if len(times)), default=None)
+
+
+def _traces(
+    table: SampleTable, gpus: Sequence[_Gpu], beats: Beats, settings: Settings, window: tuple[int, int]
+) -> tuple[Trace, ...]:
+    limits = settings.thresholds
+    worked = {gpu.device.uuid: (gpu.levels, gpu.steps) for gpu in gpus if gpu.works(limits.works).any()}
+    observer = Observer(table, beats, limits, worked)
+    intervals = intervals_of(table, beats)
+    return tuple(
+        Trace(
+            gpu.device,
+            gpu.levels,
+            losses_of(gpu.steps, observer.signs(gpu.device) if gpu.device.uuid in worked else None),
+            gpu.levels.known & _inside(gpu.levels.time_ns, window),
+            durations_of(gpu.levels.time_ns, intervals),
+        )
+        for gpu in gpus
+    )
+
+
+def _gpu_score(
+    table: SampleTable, trace: Trace, beats: Beats, settings: Settings, window: tuple[int, int]
+) -> GpuScore:
+    inside = _inside(trace.levels.time_ns, window)
+    columns = {name: values[inside] for name, values in table.of(trace.device.uuid).items()}
+    samples = int(trace.scored.sum())
+    expected = max(samples, beats.expected(*window))
+    return GpuScore(
+        trace.device,
+        _total(trace, settings.thresholds.binding) if samples else None,
+        {name: _mean(trace.levels.resources[name][trace.scored]) for name in RESOURCES},
+        _mean(column(columns, "GPU_UTIL")),
+        agi_mean(columns),
+        samples,
+        expected - samples,
+        confidence(samples, expected, trace.levels.completeness),
+        ceilings_of(trace.device.name).model,
+    )
+
+
+def _inside(time_ns: NDArray[np.int64], window: tuple[int, int]) -> Flags:
+    return (time_ns >= window[0]) & (time_ns <= window[1])
+
+
+def _total(trace: Trace, least: float) -> Total:
+    chosen, seconds = trace.scored, trace.seconds[trace.scored]
+    share = seconds / seconds.sum()
+    levels, binding = trace.levels.saturation[chosen], trace.levels.binding[chosen]
+    bound = [binding == place for place in range(len(RESOURCES))]
+    return Total(
+        100.0 * float(share @ levels),
+        {name: 100.0 * float(share @ trace.losses[name][chosen]) for name in LOSSES},
+        {n: float(share @ (mask & (levels >= least))) for n, mask in zip(RESOURCES, bound, strict=True)},
+        {n: 100.0 * float(share @ (mask * levels)) for n, mask in zip(RESOURCES, bound, strict=True)},
+    )
+
+
+def _rank_score(rank: int, uuids: Sequence[str], scores: Sequence[GpuScore]) -> RankScore:
+    own = [score for score in scores if score.device.uuid in set(uuids)]
+    total = Total.mean([score.total for score in own if score.total is not None])
+    trust = float(np.mean([score.confidence for score in own])) if own else 0.0
+    return RankScore(rank, tuple(uuids), total, trust)
+
+
+def _spread(totals: Mapping[str, Total]) -> Spread | None:
+    if not totals:
+        return None
+    worst = min(totals, key=lambda uuid: totals[uuid].score)
+    scores = [total.score for total in totals.values()]
+    low = totals[worst].score
+    return Spread(float(np.percentile(scores, 10)), low, worst, max(scores) - low)
+
+
+def _mean(values: Floats) -> float | None:
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else None

@@ -1,0 +1,81 @@
+"""DCGM exporter: Prometheus text, one scrape or several one after the other."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from ..sample import Device, SampleTable
+from .dcgm_names import metric_of, number_of
+from .recording import Recording, gpu_columns
+
+_LINE = re.compile(r"^(DCGM_FI_\w+)\{(.*)\}\s+(\S+)(?:\s+(-?\d+))?\s*$")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+#: One GPU's values in one scrape, and its time in milliseconds where the text has one.
+_Scrape = tuple[dict[str, float], int | None]
+
+
+def read_exporter_text(path: Path) -> Recording:
+    """Scrapes of DCGM exporter; where a GPU's metric comes again, the next scrape has begun.
+
+    Raises
+    ------
+    ValueError
+        No line of DCGM exporter in it.
+    """
+    devices: dict[str, Device] = {}
+    scrapes: dict[str, list[_Scrape]] = {}
+    for field, labels, value, time_ms in _read(path.read_text(errors="replace").splitlines()):
+        found = metric_of(field)
+        device = _device(labels)
+        if found is None or device is None:
+            continue
+        devices.setdefault(device.uuid, device)
+        own = scrapes.setdefault(device.uuid, [])
+        if not own or found[0] in own[-1][0]:
+            own.append(({}, time_ms))
+        own[-1][0][found[0]] = number_of(value) * found[1]
+    if not devices:
+        raise ValueError("it holds no metric of DCGM exporter")
+    timed = all(time is not None for own in scrapes.values() for _, time in own)
+    columns = {uuid: _columns(own, timed=timed) for uuid, own in scrapes.items()}
+    interval = 0.0 if timed else 1.0
+    table = SampleTable(tuple(devices.values()), columns, f"dcgm-exporter {path.name}", interval)
+    return Recording(table, path.name, _notes(table, timed=timed))
+
+
+def _read(lines: Iterable[str]) -> Iterator[tuple[str, Mapping[str, str], str, int | None]]:
+    for line in lines:
+        matched = _LINE.match(line.strip())
+        if matched:
+            time = int(matched[4]) if matched[4] else None
+            yield matched[1], dict(_LABEL.findall(matched[2])), matched[3], time
+
+
+def _device(labels: Mapping[str, str]) -> Device | None:
+    node = labels.get("Hostname") or labels.get("hostname") or ""
+    uuid = labels.get("UUID") or labels.get("uuid") or (f"{node}:{labels['gpu']}" if "gpu" in labels else "")
+    if not uuid:
+        return None
+    instance = labels.get("GPU_I_ID", "")
+    name = " ".join(part for part in (labels.get("modelName", ""), labels.get("GPU_I_PROFILE", "")) if part)
+    index = int(labels["gpu"]) if labels.get("gpu", "").isdigit() else None
+    return Device(f"{uuid}/{instance}" if instance else uuid, "gpu", name, index, node=node)
+
+
+def _columns(own: list[_Scrape], *, timed: bool) -> dict[str, np.typing.NDArray[np.float64]]:
+    times = [(time or 0) * 10**6 if timed else place * 10**9 for place, (_, time) in enumerate(own)]
+    metrics = dict.fromkeys(metric for values, _ in own for metric in values)
+    held = {m: np.array([values.get(m, np.nan) for values, _ in own], np.float64) for m in metrics}
+    return gpu_columns(np.array(times, np.int64), held)
+
+
+def _notes(table: SampleTable, *, timed: bool) -> tuple[str, ...]:
+    notes = ["DCGM exporter records no host: waiting for input looks idle."]
+    if not timed:
+        notes.append("The text holds no times: samples are taken as equally far apart, counted from 1970.")
+    if max((len(table.of(device.uuid)["time_ns"]) for device in table.devices), default=0) == 1:
+        notes.append("It is a single scrape: one sample says little about a run.")
+    return tuple(notes)

@@ -1,0 +1,195 @@
+"""Advice: each rule finds its own pattern, shows it, and is silent without it."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gipfel_extension.saturation import advise, score_table
+from gipfel_extension.saturation.advice import RULES, Advice
+from gipfel_extension.saturation.checkpoint_interval import daly, writes_of, young
+from gipfel_extension.saturation.settings import Thresholds
+from gipfel_extension.telemetry.sample import Device, SampleTable
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from saturation_tables import START_NS, busy, gpu, host, table
+
+LENGTH = 40
+HALF = [1.0] * 20 + [0.0] * 20
+
+
+def found(series: Mapping[Device, Mapping[str, object]], length: int = LENGTH) -> dict[str, Advice]:
+    """What is advised on a table, by rule."""
+    given: SampleTable = table(series, length=length)
+    return {advice.rule: advice for advice in advise(given, score_table(given))}
+
+
+def half(value: float, other: float = 0.0) -> list[float]:
+    """One value for the first half of the time, another for the second."""
+    return [value] * 20 + [other] * 20
+
+
+def waiting(**more: object) -> dict[str, object]:
+    """Work for half of the time, then nothing on the GPU."""
+    return busy(tensor=half(0.9), dram=half(0.3), active=HALF, engine=HALF, **more)
+
+
+WELL = busy(tensor=0.95, dram=0.5, active=1.0, FB_USED=50e9, FB_TOTAL=80e9)
+
+#: Rule to the series on which it speaks.
+SPEAKS: dict[str, Mapping[Device, Mapping[str, object]]] = {
+    "unused-gpu": {gpu(0): WELL, gpu(1): busy(tensor=0.0, dram=0.0, active=0.0, engine=0.0)},
+    "loader-workers": {gpu(): waiting(), host(): {"CPU_CORES_USED": 7.0, "CPU_UTIL": 0.4}},
+    "pinned-memory": {
+        gpu(): waiting(PCIE_RX_BYTES=half(0.0, 6e9)),
+        host(): {"CPU_CORES_USED": 7.0, "CPU_UTIL": 0.4},
+    },
+    "compile": {gpu(): busy(tensor=0.8, active=0.88)},
+    "cuda-graphs": {gpu(): busy(tensor=0.05, dram=0.05, active=0.1)},
+    "batch-size": {gpu(): busy(tensor=0.3, dram=0.3, active=0.9, FB_USED=10e9, FB_TOTAL=80e9)},
+    "activation-checkpointing": {gpu(): busy(tensor=0.3, dram=0.3, active=0.9, FB_USED=79e9, FB_TOTAL=80e9)},
+    "half-precision": {gpu(): busy(tensor=0.0, PIPE_FP32_ACTIVE=0.7)},
+    "quarter-precision": {gpu(): WELL},
+    "fused-optimizer": {gpu(): busy(tensor=[0.8, 0.8, 0.0] * 14, dram=[0.3, 0.3, 0.85] * 14, active=1.0)},
+    "slow-rank": {
+        gpu(0): busy(tensor=0.8, active=0.9),
+        **{gpu(i): busy(tensor=0.05, dram=0.05, active=0.1) for i in (1, 2, 3)},
+    },
+    "placement": {gpu(i): busy(tensor=0.1, dram=0.1, active=0.2, PCIE_TX_BYTES=40e9) for i in (0, 1)},
+    "bucket-size": {gpu(i): busy(tensor=0.2, dram=0.2, active=0.2, NVLINK_TX_BYTES=90e9) for i in (0, 1)},
+    "checkpoint-interval": {
+        gpu(): busy(tensor=0.9, dram=0.3, active=[1.0] * 8 + [0.0] * 2, engine=[1.0] * 8 + [0.0] * 2),
+        host(): {"IO_WRITE_BYTES": [0.0] * 8 + [2e9] * 2},
+    },
+    "asynchronous-checkpoint": {
+        gpu(): waiting(),
+        host(): {"IO_WRITE_BYTES": [0.0] * 25 + [2e9] * 15},
+    },
+    "capping": {gpu(): busy(tensor=0.5, active=1.0, CLOCKS_EVENT_REASONS=4.0, GPU_TEMP=84.0)},
+}
+
+
+def stretched(series: Mapping[Device, Mapping[str, object]]) -> tuple[dict[Device, dict[str, object]], int]:
+    """Series whose lists are as long as the longest; shorter ones are repeated."""
+    lengths = [len(v) for metrics in series.values() for v in metrics.values() if isinstance(v, Sequence)]
+    length = max([LENGTH, *lengths])
+    return {
+        device: {
+            name: np.resize(np.asarray(values, float), length).tolist()
+            if isinstance(values, list)
+            else values
+            for name, values in metrics.items()
+        }
+        for device, metrics in series.items()
+    }, length
+
+
+def test_every_rule_has_a_pattern_here():
+    assert {rule.name for rule in RULES} == set(SPEAKS)
+
+
+@pytest.mark.parametrize("rule", SPEAKS)
+def test_a_rule_speaks_on_its_pattern_with_evidence(rule):
+    series, length = stretched(SPEAKS[rule])
+    given = table(series, length=length)
+    job = score_table(given)
+    advice = {each.rule: each for each in advise(given, job)}
+    assert rule in advice, sorted(advice)
+    own = advice[rule]
+    for shown in own.evidence:
+        assert shown.start_ns < shown.end_ns
+        assert shown.start_ns >= START_NS - 10**9
+        assert shown.end_ns <= START_NS + length * 10**9
+    assert own.action.endswith(".")
+
+
+@pytest.mark.parametrize("rule", SPEAKS)
+def test_a_rule_is_silent_on_a_gpu_that_is_well_used(rule):
+    silent = found({gpu(0): WELL, gpu(1): WELL, host(): {"CPU_CORES_USED": 2.0, "CPU_UTIL": 0.1}})
+    # Tensor pipes at their ceiling are what the one for FP8 is about.
+    assert rule not in set(silent) - {"quarter-precision"}
+
+
+def test_evidence_is_the_stretch_in_which_it_is_seen():
+    own = found({gpu(): waiting(), host(): {"CPU_CORES_USED": 7.0, "CPU_UTIL": 0.4}})["loader-workers"]
+    first, second = own.evidence
+    assert (first.device, second.device) == (gpu().uuid, host().uuid)
+    assert (first.start_ns - START_NS, first.end_ns - START_NS) == (19 * 10**9, 39 * 10**9)
+    assert "CPU_CORES_USED" in second.metrics
+    assert own.sentence == "GPU 0 waited for input 50 % of the time while its host used 7.0 CPU cores."
+    assert "num_workers" in own.action
+
+
+def test_where_all_cores_are_taken_more_workers_are_no_advice():
+    own = found({gpu(): waiting(), host(): {"CPU_CORES_USED": 8.0, "CPU_UTIL": 1.0}})["loader-workers"]
+    assert "num_workers" not in own.action
+
+
+def test_the_slow_one_is_named():
+    own = found(
+        {
+            gpu(2): busy(tensor=0.8, active=0.9),
+            **{gpu(i): busy(tensor=0.05, dram=0.05, active=0.1) for i in (0, 1, 3)},
+        }
+    )
+    assert "while GPU 2 worked" in own["slow-rank"].sentence
+    assert {shown.device for shown in own["slow-rank"].evidence} > {gpu(2).uuid}
+
+
+def test_unknown_memory_gives_no_advice_on_the_batch():
+    silent = found({gpu(): busy(tensor=0.3, dram=0.3, active=0.9)})
+    assert not {"batch-size", "activation-checkpointing"} & set(silent)
+
+
+def test_the_greatest_gain_comes_first():
+    given = table(
+        {gpu(): busy(tensor=0.05, dram=0.05, active=0.1, FB_USED=1e9, FB_TOTAL=80e9)}, length=LENGTH
+    )
+    gains = [advice.gain for advice in advise(given, score_table(given))]
+    assert gains == sorted(gains, reverse=True)
+    assert len(gains) >= 2
+
+
+def test_full_memory_and_free_memory_get_different_advice():
+    assert "batch-size" not in found(SPEAKS["activation-checkpointing"])
+    assert "activation-checkpointing" not in found(SPEAKS["batch-size"])
+
+
+def test_links_that_are_full_need_no_larger_buckets():
+    full = busy(tensor=0.2, dram=0.2, active=0.2, NVLINK_TX_BYTES=0.8 * 450e9)
+    assert "bucket-size" not in found({gpu(0): full, gpu(1): full})
+
+
+def test_start_up_is_no_evidence():
+    on = [0.0] * 30 + [1.0] * 5 + [0.0] * 5
+    starts = busy(tensor=on, dram=0.0, active=on, engine=on)
+    own = found({gpu(): starts, host(): {"CPU_CORES_USED": 7.0, "CPU_UTIL": 0.4}})["loader-workers"]
+    assert own.evidence[0].start_ns == START_NS + 34 * 10**9
+
+
+def test_no_score_no_advice():
+    given = table({gpu(): {"GPU_UTIL": 1.0}}, length=5)
+    assert advise(given, score_table(given)) == ()
+
+
+def test_young_and_daly():
+    # An hour of writing and a failure a day: sqrt(2 * 1 * 24) hours.
+    assert young(3600, 86400) == pytest.approx(3600 * 48**0.5)
+    # Daly's correction: 6.93 h * (1 + sqrt(1/48) / 3 + 1/432) - 1 h.
+    assert daly(3600, 86400) == pytest.approx(3600 * (48**0.5 * (1 + (1 / 48) ** 0.5 / 3 + 1 / 432) - 1))
+    assert daly(2 * 3600, 3600) == 3600
+    assert daly(1, 1e9) == pytest.approx(young(1, 1e9), rel=1e-3)
+
+
+def test_write_time_and_distance_are_measured():
+    written = ([0.0] * 17 + [2e9] * 3) * 5
+    given = table({gpu(): WELL, host(): {"IO_WRITE_BYTES": written}}, length=100)
+    writes = writes_of(given, Thresholds(), 1.0)
+    assert (writes.seconds, writes.distance, len(writes.starts_ns)) == (3.0, 20.0, 5)
+    assert writes.host == host().uuid
+    own = found({gpu(): WELL, host(): {"IO_WRITE_BYTES": written}}, length=100)["checkpoint-interval"]
+    assert own.sentence == "5 checkpoints of 3 s each came every 20 s."
+    assert writes_of(table({gpu(): WELL}, length=3), Thresholds(), 1.0) is None

@@ -1,0 +1,132 @@
+"""Levels, ceilings and the staircase: the arithmetic of one sample."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gipfel_extension.saturation import Weights, ceilings_of
+from gipfel_extension.saturation.ceilings import LINKS, TABLE
+from gipfel_extension.saturation.levels import levels_of
+from gipfel_extension.saturation.staircase import staircase_of
+from gipfel_extension.telemetry.sources.gpm import GPM_METRICS
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from saturation_tables import H100, busy, gpu, table
+
+
+def levels(weights: Weights | None = None, name: str = H100, **values: object):
+    device = gpu(name=name)
+    columns = table({device: busy(**values)}, length=1).of(device.uuid)
+    return levels_of(columns, ceilings_of(name), weights or Weights())
+
+
+def one(values: object) -> float:
+    return float(np.asarray(values)[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("NVIDIA GH200 120GB", "GH200"),
+        ("NVIDIA GB200", "GB200"),
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "H100"),
+        ("NVIDIA H100 PCIe", "H100 PCIe"),
+        ("NVIDIA H100 NVL", "H100 NVL"),
+        ("NVIDIA A100-SXM4-80GB", "A100"),
+        ("Tesla V100-SXM2-16GB", "V100"),
+        ("Tesla V100-PCIE-16GB", "V100 PCIe"),
+        ("NVIDIA L4", "L4"),
+        ("NVIDIA L40S", "L40S"),
+        ("NVIDIA L40", ""),
+        ("simulated GPU", ""),
+        ("", ""),
+    ],
+)
+def test_a_device_finds_its_models_ceilings(name, model):
+    assert ceilings_of(name).model == model
+
+
+def test_every_ceiling_names_its_source_and_can_be_reached():
+    for entry in TABLE:
+        assert entry.source, entry.model
+        assert set(entry.links) <= set(LINKS), entry.model
+        assert all(rate > 1e9 for rate in entry.links.values()), entry.model
+        assert 0.5 <= entry.memory <= 1.0
+
+
+def test_the_metrics_are_those_that_sources_read():
+    read = set(GPM_METRICS)
+    assert {"PIPE_TENSOR_ACTIVE", "DRAM_ACTIVE", "SM_ACTIVE", "GR_ENGINE_ACTIVE"} <= read
+    assert {*LINKS["nvlink"], *LINKS["pcie"]} <= read
+
+
+def test_each_resource_is_its_busiest_part_over_its_ceiling():
+    found = levels(tensor=0.5, dram=0.45, PIPE_FP32_ACTIVE=0.6, NVLINK_TX_BYTES=90e9, NVLINK_RX_BYTES=135e9)
+    assert one(found.resources["compute"]) == pytest.approx(0.6)
+    assert one(found.resources["memory"]) == pytest.approx(0.5)
+    assert one(found.resources["interconnect"]) == pytest.approx(135 / 450)
+    assert one(found.saturation) == pytest.approx(0.6)
+
+
+def test_the_integer_pipe_and_c2c_count_where_a_source_records_them():
+    found = levels(name="NVIDIA GH200 120GB", tensor=0.1, PIPE_INT_ACTIVE=0.4, C2C_RX_ALL_BYTES=225e9)
+    assert one(found.resources["compute"]) == pytest.approx(0.4)
+    assert one(found.resources["interconnect"]) == pytest.approx(0.5)
+
+
+def test_a_level_is_at_most_one():
+    found = levels(dram=0.97, PCIE_RX_BYTES=99e9)
+    assert one(found.resources["memory"]) == 1.0
+    assert one(found.resources["interconnect"]) == 1.0
+
+
+def test_weights_multiply_levels_before_the_highest_binds():
+    plain, weighted = levels(tensor=0.5, dram=0.54), levels(Weights(memory=0.5), tensor=0.5, dram=0.54)
+    assert (one(plain.saturation), int(one(plain.binding))) == (pytest.approx(0.6), 1)
+    assert (one(weighted.saturation), int(one(weighted.binding))) == (pytest.approx(0.5), 0)
+
+
+def test_a_link_that_the_model_has_not_is_left_out():
+    assert np.isnan(one(levels(name="another GPU", NVLINK_TX_BYTES=90e9).resources["interconnect"]))
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), -1.0])
+def test_what_is_no_reading_is_missing(odd):
+    found = levels(tensor=odd, dram=0.45)
+    assert one(found.saturation) == pytest.approx(0.5)
+    assert found.completeness < 1.0
+
+
+def test_a_sample_needs_a_resource_and_an_activity():
+    nan = float("nan")
+    pipes = dict.fromkeys(("PIPE_FP64_ACTIVE", "PIPE_FP32_ACTIVE", "PIPE_FP16_ACTIVE"), nan)
+    assert levels(dram=nan).known.all()
+    assert levels(tensor=nan).known.all()
+    # PCIe alone, as plain NVML has it, is no measure of saturation.
+    assert not levels(tensor=nan, dram=nan, **pipes, PCIE_RX_BYTES=50e9).known.any()
+    assert not levels(active=nan, engine=nan, GPU_UTIL=nan).known.any()
+
+
+def test_utilization_stands_in_for_a_missing_engine():
+    assert one(levels(engine=float("nan"), GPU_UTIL=0.7).engine) == 0.7
+    assert one(levels(engine=0.2, GPU_UTIL=0.7).engine) == 0.2
+
+
+def test_the_steps():
+    steps = staircase_of(levels(tensor=0.3, dram=0.0, active=0.5, engine=0.8))
+    assert [one(step) for step in (steps.off, steps.empty, steps.waiting)] == pytest.approx([0.2, 0.3, 0.2])
+
+
+def test_without_sm_activity_all_between_engine_and_pipes_is_waiting():
+    steps = staircase_of(levels(tensor=0.3, dram=0.0, active=float("nan"), engine=0.8))
+    assert [one(step) for step in (steps.off, steps.empty, steps.waiting)] == pytest.approx([0.2, 0.0, 0.5])
+
+
+def test_links_alone_keep_a_gpu_from_being_off():
+    steps = staircase_of(levels(tensor=0.0, dram=0.0, active=0.0, engine=0.0, NVLINK_TX_BYTES=360e9))
+    assert [one(step) for step in (steps.off, steps.empty, steps.waiting)] == pytest.approx([0.2, 0.0, 0.0])

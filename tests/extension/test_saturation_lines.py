@@ -1,0 +1,48 @@
+"""The terminal's lines: the panel's first four, then advice and notes."""
+
+import sys
+from pathlib import Path
+
+from gipfel_extension.saturation import advise, score_table
+from gipfel_extension.saturation.lines import text_of
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from saturation_tables import busy, gpu, host, table
+
+
+def lines(series: object, label: str = "alps-48812", environment: str = "", length: int = 10) -> list[str]:
+    given = table(series, length=length)
+    job = score_table(given)
+    return list(text_of(job, advise(given, job), label=label, environment=environment))
+
+
+def test_the_first_four_lines():
+    parts = [0.8] * 6 + [0.0] * 4
+    works = [1.0] * 6 + [0.0] * 4
+    metrics = busy(tensor=parts, dram=0.0, active=works, engine=works)
+    found = lines({gpu(): metrics, gpu(1): metrics, host(): {"CPU_CORES_USED": 9.0}}, environment="ngc-25.05")
+    assert found[:4] == [
+        "GIPFEL   nid1 · 2 \u00d7 H100 80GB HBM3 · ngc-25.05",
+        "Saturation   alps-48812   10 s, a sample every 1 s, confidence 0.70",
+        "  48  ┃███████████████·················┃ compute-bound 60 % of the time",
+        "lost: input 40 · occupancy 12  (48 + 52 = 100)",
+    ]
+    assert found[4].startswith("⚑ GPU 0 waited for input 40 % of the time while its host used 9.0 CPU cores.")
+
+
+def test_several_nodes_and_models():
+    found = lines({gpu(): busy(), gpu(0, name="NVIDIA H200", node="nid2"): busy()})
+    assert found[0] == "GIPFEL   2 nodes · 2 \u00d7 GPU"
+
+
+def test_no_score_is_no_zero():
+    found = lines({gpu(): {"GPU_UTIL": 1.0}})
+    assert found[2].startswith("  --  ┃")
+    assert "utilization alone" in " ".join(found)
+
+
+def test_what_others_wrote_drives_no_terminal():
+    evil = "a\x1b[31mb\nc\u2028d\u202ee"
+    found = lines({gpu(0, name=evil, node=evil): busy()}, label=evil, environment=evil)
+    assert all(line.isprintable() for line in found)

@@ -1,0 +1,63 @@
+"""The worked example of the README, recomputed from its own tables."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import gipfel_extension.saturation
+from gipfel_extension.saturation import LOSSES, score_table
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from saturation_tables import busy, gpu, host, table
+
+README = Path(gipfel_extension.saturation.__file__).with_name("README.md")
+
+
+def rows(first: str) -> list[dict[str, str]]:
+    """The table whose header begins with these words."""
+    lines = README.read_text().splitlines()
+    start = next(place for place, line in enumerate(lines) if line.startswith(first))
+    header, _, *body = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in lines[start : lines.index("", start)]
+        if line.startswith("|")
+    ]
+    return [dict(zip(header, row, strict=True)) for row in body]
+
+
+def test_the_worked_example():
+    samples = rows("| s | GR_ENGINE_ACTIVE")
+    series = {name: [float(row[name]) for row in samples] for name in samples[0] if name != "s"}
+    cores = series.pop("CPU_CORES_USED")
+    given = busy(GPU_UTIL=float("nan"), **series)
+    job = score_table(table({gpu(): given, host(): {"CPU_CORES_USED": cores}}, length=len(samples)))
+    trace = job.traces[0]
+    for row in rows("| s | level"):
+        place = int(row["s"])
+        assert trace.levels.saturation[place] == pytest.approx(float(row["level"])), row
+        assert ("compute", "memory", "interconnect")[trace.levels.binding[place]] == row["binding"]
+        told = {name: float(row.get(name, 0)) for name in LOSSES}
+        assert {name: trace.losses[name][place] for name in LOSSES} == pytest.approx(told), row
+    text = " ".join(README.read_text().split())
+    total = job.total
+    said = (
+        f"score {total.score:g}, input {total.losses['input']:.3g}, launch {total.losses['launch']:.3g}, "
+        f"occupancy {total.losses['occupancy']:.3g}, together 100."
+    )
+    assert said in text
+    assert (
+        f"Of the score {total.points['compute']:.3g} is compute's and {total.points['memory']:.3g} memory's"
+        in text
+    )
+    assert f"the bottleneck is {total.bottleneck}." in text
+    assert total.binding == {"compute": 0.5, "memory": 0.5, "interconnect": 0.0}
+    assert re.search(r"confidence is .* = ([0-9.]+)\. ", text)[1] == f"{job.confidence:.2f}"
+    assert (job.startup, job.gpus[0].samples) == (1.0, 4)
+
+
+def test_the_readme_names_every_loss():
+    text = README.read_text()
+    assert [name for name in LOSSES if f"`{name}`" not in text] == []
