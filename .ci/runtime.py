@@ -8,6 +8,8 @@ from gipfel_cluster.engines import engine_for
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runtime import build_runtime
 from gipfel_cluster.runtime.earlier import remove_unused
+from gipfel_cluster.runtime.kernels import VERSIONS
+from gipfel_cluster.runtime.model import DESCRIPTION
 
 
 def main() -> int:
@@ -16,9 +18,12 @@ def main() -> int:
     if missing:
         print(f"EDFs without an image only: {missing}")
         return 0
+    folder = Path(sys.argv[1])
+    # Fetched once: without a network, every later start would wait for it in vain.
+    kernels = None if (folder / DESCRIPTION).exists() else VERSIONS
     try:
-        build_runtime(Path(sys.argv[1]), progress=print)
-        remove_unused(Path(sys.argv[1]), kept_seconds=0)
+        build_runtime(folder, kernels=kernels, progress=print)
+        remove_unused(folder, kept_seconds=0)
     except GipfelError as error:
         print(f"EDFs without an image only: {error}")
     return 0

@@ -1,6 +1,9 @@
 """What ``gipfel edf`` adds to the library: options, JSON and exit statuses."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -71,3 +74,30 @@ def test_a_name_on_the_search_path_wins_over_a_folder_of_that_name(tmp_path, mon
     assert json.loads(capsys.readouterr().out)["file"] == str(tmp_path / "edf" / "torch.toml")
     assert main(["edf", "check", "./torch", "--json"]) == 0
     assert [each["edf"]["name"] for each in json.loads(capsys.readouterr().out)] == ["other"]
+
+
+def test_output_that_nobody_takes_is_one_line_or_none():
+    def run(words):
+        script = f'exec "{sys.executable}" -m gipfel_extension.cli edf schema {words}'
+        return subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=60)
+
+    done = run(">/dev/full")
+    assert (done.returncode, done.stderr) == (1, "gipfel: No space left on device\n")
+    assert run(">&-").stderr == ""
+
+
+def test_a_user_without_a_home_folder_is_told_so():
+    if os.geteuid() != 0:
+        pytest.skip("Only root can become a user that the machine does not know.")
+    for words in (["edf", "show", "~/x"], ["edf", "check", "~nobody-of-this-name/x"], ["kernel", "add", "x"]):
+        process = os.fork()
+        if process == 0:
+            try:
+                os.environ.pop("HOME", None)
+                os.chdir("/")
+                sys.stdout = sys.stderr = open("/dev/null", "w")  # noqa: SIM115 - a process of its own
+                os.setuid(61234)
+                os._exit(main(words))
+            finally:
+                os._exit(99)
+        assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 1, words

@@ -136,7 +136,9 @@ def test_a_virtual_environment_becomes_a_kernel(gipfel: Gipfel, tmp_path: Path) 
         assert "can't be a kernel" in _one_line(done)
         assert "pip install ipykernel" in done.stderr
         (lib,) = (folder / "lib").glob("python3*/site-packages")
-        (lib / "ipykernel.py").write_text("")
+        (lib / "ipykernel").mkdir()
+        for name in ("__init__", "kernelapp"):
+            (lib / "ipykernel" / f"{name}.py").write_text("")
         done = gipfel("add", "--venv", str(folder))
     assert (done.returncode, done.stdout) == (0, "analysis\n"), done.stderr
     content = _written(tmp_path, "analysis")

@@ -70,7 +70,7 @@ def test_a_kernel_that_is_not_there_leaves_no_output(tmp_path: Path, environment
         capture_output=True, text=True, timeout=_LIMIT_S, cwd=tmp_path, env=environment,
     )  # fmt: skip
     assert done.returncode == 1
-    assert "No such kernel named nowhere" in done.stderr
+    assert "There is no kernel 'nowhere' here. Give --kernel one of: " in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out.ipynb").exists()
 

@@ -3,12 +3,14 @@
 import array
 import contextlib
 import os
+import signal
 import socket
 import stat
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from broker_jobs import connected, run_through, running_broker, said, until, write_edf
 
 from gipfel_cluster.broker import messages
+from gipfel_cluster.broker.client import ask_now, run
 from gipfel_cluster.broker.surroundings import Surroundings
+from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler.processes import descendants
 
 _FACTS = messages.to_line(messages.FactsRequest())
@@ -158,6 +162,68 @@ def test_many_requests_at_once_are_all_answered(broker: Surroundings) -> None:
     for client in clients:
         assert said(client)["cluster"] == "here"
         client.close()
+
+
+def test_a_command_too_many_is_refused_in_words(broker: Surroundings) -> None:
+    request = messages.to_line(messages.RunRequest(edf="other", command=("sleep", "600")))
+    with contextlib.ExitStack() as held, open(os.devnull, "r+b") as nothing:
+        for _ in range(48):
+            client = held.enter_context(connected(broker))
+            socket.send_fds(client, [request], [nothing.fileno()] * 3)
+            assert said(client) == {"notes": []}
+        for _ in range(5):
+            status, output, errors = run_through(broker, "other", "true")
+            assert (status, output) == (1, "")
+            assert errors == "gipfel: The broker runs 48 commands already. End a kernel and try again.\n"
+
+
+def test_a_full_queue_is_waited_for(broker: Surroundings) -> None:
+    pid = _pid()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with contextlib.ExitStack() as held:
+            while True:
+                client = held.enter_context(socket.socket(socket.AF_UNIX))
+                client.setblocking(False)
+                try:
+                    client.connect(str(broker.socket))
+                except BlockingIOError:
+                    break
+            # The others go while both wait for their turn.
+            with ThreadPoolExecutor(2) as beside:
+                asked = beside.submit(ask_now, broker.socket, messages.FactsRequest(), messages.FactsAnswer)
+                ran = beside.submit(run_through, broker, "other", "true")
+                time.sleep(1)
+                held.close()
+                os.kill(pid, signal.SIGCONT)
+                assert asked.result(30).cluster == "here"
+                assert ran.result(30) == (0, "", "")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_a_broker_that_hangs_is_given_up_in_words(broker: Surroundings) -> None:
+    pid = _pid()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        request = messages.RunRequest(edf="other", command=("true",))
+        with pytest.raises(GipfelError, match="did not answer within 1 s"):
+            run(broker.socket, request, limit=1)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_a_full_node_is_not_taken_for_a_client_that_is_gone(broker: Surroundings) -> None:
+    scratch = Path(broker.scratch)
+    away = scratch.with_name(f"{scratch.name}-away")
+    with connected(broker) as client, open(os.devnull, "r+b") as nothing:
+        request = messages.to_line(messages.RunRequest(edf="other", command=("true",)))
+        scratch.rename(away)
+        try:
+            socket.send_fds(client, [request], [nothing.fileno()] * 3)
+            assert said(client)["problem"].startswith("The container can't be prepared: No such file")
+        finally:
+            away.rename(scratch)
 
 
 def test_descriptors_that_nobody_asked_for_are_closed(broker: Surroundings) -> None:

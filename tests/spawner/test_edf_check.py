@@ -133,3 +133,35 @@ def test_the_program_answers_in_lines(folder):
     assert run(folder, "check", "none").returncode == 1
     assert run(folder, "check").returncode == 2
     assert run(folder, "show", "x").returncode == 1
+
+
+def test_what_a_terminal_would_obey_is_shown_and_not_obeyed(folder):
+    (folder / "x.toml").write_text('[env]\nA = "\\u001b]0;title\\u0007é\\tb"\n[annotations]\n"a\\nb" = "1"\n')
+    lines = show_edf(check_edf("./x.toml", environment={}, directory=folder), origin=True)
+    assert any(line.startswith("env.A = \\x1b]0;title\\x07é\tb") for line in lines)
+    assert any(line.startswith("annotations.a\\nb = 1") for line in lines)
+
+
+def test_an_empty_name_is_no_folder(folder):
+    (folder / "x.toml").write_text("")
+    (resolution,) = check_edfs([""], environment={"EDF_PATH": str(folder)}, directory=folder)
+    assert not resolution.valid
+
+
+def test_an_answer_is_written_in_any_locale_and_into_anything(folder):
+    (folder / "x.toml").write_text("[env]\nA = 'é𝄞'\n")
+    argv = [sys.executable, "-m", "gipfel_cluster.edf", "show", "./x.toml"]
+
+    def run(stdout=subprocess.PIPE, **variables):
+        return subprocess.run(
+            argv, stdout=stdout, stderr=subprocess.PIPE, cwd=folder, env=os.environ | variables
+        )
+
+    done = run(PYTHONIOENCODING="latin-1")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"env.A = \xe9\\U0001d11e" in done.stdout
+    with open("/dev/full", "wb") as full:
+        done = run(full)
+    assert (done.returncode, done.stderr) == (1, b"The answer can't be written: No space left on device.\n")
+    argv[:0] = ["sh", "-c", 'exec "$@" >&-', "sh"]
+    assert run().stderr == b""

@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 import struct
 import subprocess
 import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,8 @@ from gipfel_cluster.edf import Edf, Mount, check_edf, check_here
 from gipfel_cluster.edf.architecture import can_run, image_architecture
 from gipfel_cluster.edf.here import unseen
 from gipfel_cluster.edf.image import image_environment
+from gipfel_cluster.edf.inside import is_inside
+from gipfel_cluster.edf.oci import oci_entry_point
 from gipfel_cluster.edf.reference import reference_problem
 
 MACHINES = {"x86_64": 62, "aarch64": 183, "riscv64": 243}
@@ -209,3 +213,77 @@ def test_a_broken_oci_configuration_is_none(tmp_path, content):
     (tmp_path / "config.json").write_text(content)
     (tmp_path / "index.json").write_text(content)
     assert image_environment(tmp_path) == {}
+
+
+def _layout(folder, configuration):
+    def blob(name, content):
+        (folder / "blobs/sha256").mkdir(parents=True, exist_ok=True)
+        (folder / "blobs/sha256" / (name * 64)).write_text(json.dumps(content))
+        return {"digest": f"sha256:{name * 64}"}
+
+    manifest = blob("a", {"config": blob("c", {"config": configuration})})
+    (folder / "index.json").write_text(json.dumps({"manifests": [manifest]}))
+
+
+@pytest.mark.parametrize(
+    "link", ["index.json", "blobs", "blobs/sha256", "config.json", "etc", "etc/environment"]
+)
+@pytest.mark.parametrize("way", ["absolute", "upwards"])
+def test_a_link_in_an_image_leads_to_no_file_of_the_host(tmp_path, link, way):
+    secret, image = tmp_path / "host", tmp_path / "image"
+    for folder in (secret, image):
+        (folder / "etc").mkdir(parents=True)
+        _layout(folder, {"Env": ["A=oci"], "Entrypoint": ["secret"]})
+    (secret / "etc/environment").write_text("B=secret\n")
+    (secret / "config.json").write_text(json.dumps({"process": {"env": ["C=secret"]}}))
+    target = secret / link
+    if way == "upwards":
+        target = Path("../" * 30 + str(target).lstrip("/"))
+    (image / link).unlink(missing_ok=True) if not (image / link).is_dir() else shutil.rmtree(image / link)
+    (image / link).symlink_to(target)
+    assert "secret" not in image_environment(image).values()
+    assert (oci_entry_point(image) == ()) == link.startswith(("index", "blobs"))
+    (image / link).unlink()
+    shutil.copytree(secret / link, image / link) if (secret / link).is_dir() else shutil.copy(
+        secret / link, image / link
+    )
+    assert image_environment(image)
+
+
+def test_links_of_an_image_lead_to_places_in_it(tmp_path):
+    (tmp_path / "usr/etc").mkdir(parents=True)
+    (tmp_path / "usr/etc/environment").write_text("A=1\n")
+    for target in ("/usr/etc", "usr/etc", "../../usr/etc"):
+        (tmp_path / "etc").symlink_to(target)
+        assert image_environment(tmp_path) == {"A": "1"}, target
+        assert is_inside(tmp_path, "etc/environment")
+        assert not is_inside(tmp_path, "etc/passwd")
+        (tmp_path / "etc").unlink()
+    (tmp_path / "etc").symlink_to("etc")
+    assert image_environment(tmp_path) == {}
+
+
+@pytest.mark.parametrize("kind", ["pipe", "huge"])
+def test_what_is_no_table_of_variables_is_not_waited_for(tmp_path, kind):
+    (tmp_path / "etc").mkdir()
+    for name in ("etc/environment", "index.json", "config.json"):
+        if kind == "pipe":
+            os.mkfifo(tmp_path / name)
+        else:
+            with open(tmp_path / name, "wb") as file:
+                file.truncate(1 << 40)
+    assert image_environment(tmp_path) == {}
+
+
+@pytest.mark.parametrize("odd", ["a\0b", "\ud800"])
+def test_what_no_process_can_be_given_is_left_out_of_a_configuration(tmp_path, odd):
+    _layout(tmp_path, {"Env": [f"A={odd}", "B=1"], "Entrypoint": ["sh", odd]})
+    assert image_environment(tmp_path) == {"B": "1"}
+    assert oci_entry_point(tmp_path) == ()
+
+
+def test_this_machine_is_no_image_by_whatever_name(tmp_path):
+    (tmp_path / "link").symlink_to("/")
+    for image in ("/proc/self/root", str(tmp_path / "link"), "/usr/.."):
+        (found,) = check_here(Edf(name="x", path=None, image=image))
+        assert (found.code, "is this machine itself" in found.message) == ("image", True)

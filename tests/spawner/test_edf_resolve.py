@@ -1,5 +1,7 @@
 import os
 import subprocess
+import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies
@@ -237,3 +239,48 @@ def test_a_value_comes_through_to_the_byte(tmp_path_factory, value):
     (folder / "a.toml").write_text(f'[env]\nA = "{escaped}"\n', encoding="utf-8", newline="")
     edf = load_edf(str(folder / "a.toml"), environment={}, directory=folder)
     assert edf.env["A"] == value
+
+
+def as_user(number, question):
+    """The answer of another user, in a process of its own."""
+    if os.geteuid() != 0:
+        pytest.skip("Only root can become another user.")
+    process = os.fork()
+    if process == 0:
+        try:
+            os.setgid(number)
+            os.setuid(number)
+            os._exit(0 if question() else 1)
+        finally:
+            os._exit(2)
+    return os.waitpid(process, 0)[1] == 0
+
+
+def test_a_link_into_a_private_folder_hides_no_other_edf(tmp_path):
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        private = Path(folder, "private")
+        private.mkdir(mode=0o700)
+        (private / "x.toml").write_text("")
+        for name in ("a", "b", "c", "d", "e", "f"):
+            Path(folder, f"{name}.toml").write_text("")
+            Path(folder, f"link-{name}.toml").symlink_to(private / "x.toml")
+        assert as_user(65534, lambda: list_edfs(environment={"EDF_PATH": folder}) == tuple("abcdef"))
+
+
+def test_without_a_home_folder_one_line_says_so(tmp_path):
+    def said():
+        os.environ.pop("HOME", None)
+        lines = []
+        for name in ("x", "~/x"):
+            try:
+                find_edf(name, environment={}, directory=tmp_path)
+            except EdfError as error:
+                lines.append(str(error))
+        return (
+            list_edfs(environment={}) == ()
+            and "neither EDF_PATH nor HOME" in lines[0]
+            and "no home folder of yours" in lines[1]
+        )
+
+    assert as_user(61234, said)

@@ -41,3 +41,8 @@ def test_the_environment_that_apptainer_keeps():
 
 def test_an_images_own_file_is_the_last_word():
     assert IMAGE_FILES[-1] == "etc/environment"
+
+
+def test_a_line_with_a_nul_is_no_variable():
+    text = "A=1\nB=x\0--bind\0/\0/opt\nC=3\n"
+    assert parse_environment(text) == {"A": "1", "C": "3"}

@@ -71,7 +71,6 @@ def test_elsewhere_every_hook_that_is_on_is_named(engine: str) -> None:
 def test_a_hook_that_is_not_on_is_not_spoken_of() -> None:
     off = {"com.hooks.cxi.enabled": "false", "com.hooks.ssh.enabled": "True", "com.hooks.ssh.port": "2222"}
     assert hooked(off) == Hooked(request=request(off))
-    assert hooked({"com.pyxis.entrypoint_log": "true"}).notes == ()
 
 
 def test_a_network_stack_is_chosen_without_a_switch() -> None:
@@ -99,3 +98,26 @@ def test_hooks_come_in_alphabetical_order_and_see_each_other_s_work(tmp_path: Pa
         hooks=(Adds("b"), Adds("a")),
     )
     assert done.request.command == ("true", "a", "b")
+
+
+def test_a_name_that_drives_a_terminal_or_never_ends_is_shown_short():
+    for engine in ("bubblewrap", "ce"):
+        annotations = {"com.hooks.x\x1b[31m\ny.enabled": "true", f"com.hooks.{'z' * 10_000}.enabled": "true"}
+        edf = Edf(name="x", path=None, annotations=annotations)
+        request = ContainerRequest(edf=edf, command=("true",), environment={}, scratch="/scratch")
+        notes = apply_hooks(request, engine=engine, runtime=None, node=QuietNode()).notes
+        assert len(notes) == 2
+        assert all(note.isprintable() and len(note) < 200 for note in notes)
+
+
+def test_annotations_that_are_no_hook_s_are_named():
+    annotations = {f"org.{letter}": "1" for letter in "abcdefg"} | {"com.hooks.cxi.enabled": "false"}
+    edf = Edf(name="x", path=None, annotations=annotations)
+    request = ContainerRequest(edf=edf, command=("true",), environment={}, scratch="/scratch")
+
+    def notes(engine):
+        return apply_hooks(request, engine=engine, runtime=None, node=QuietNode()).notes
+
+    (note,) = notes("bubblewrap")
+    assert "org.a, org.b, org.c, org.d, org.e and 2 more" in note
+    assert notes("ce") == notes("pyxis") == ()

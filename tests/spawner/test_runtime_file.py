@@ -25,7 +25,10 @@ from gipfel_cluster.runtime.squash import squash
 PLAIN_USER = 54321
 PACKAGES = Path(__file__).parents[2] / "spawner"
 # A plain user can't execute an interpreter below /root, so the sandbox runs on the machine's own.
-LAUNCHER = "import runpy, sys; sys.path[:0] = [{!r}]; runpy.run_module(sys.argv[3], run_name='__main__')"
+LAUNCHER = (
+    "import runpy, sys; sys.argv[:] = sys.argv[3:]; "
+    "runpy.run_path({!r} + '/gipfel_cluster/engines/sandbox/start.py', run_name='__main__')"
+)
 # Every library that is loaded must be the runtime's own.
 PROBE = """
 import json, ssl, sys, jupyterlab.labapp, zmq, pyarrow

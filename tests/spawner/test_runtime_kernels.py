@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from gipfel_cluster.runtime import kernels, start, wheels
 from gipfel_cluster.runtime.describe import is_current
+from gipfel_cluster.runtime.distributions import SITE_PACKAGES
 from gipfel_cluster.runtime.kernels import (
     VERSIONS,
     folder_name,
@@ -153,11 +155,31 @@ def test_folders_that_are_kept_are_linked_and_not_fetched(tmp_path: Path) -> Non
     place_kernels(found, tree)
     assert (tree / "kernels/cp39/pack/module.py").samefile(folder / "pack/module.py")
     assert (tree / "kernels/start.py").is_file()
-    older = subprocess.run(
-        [sys.executable, "-c", "import gipfel_widgets"],
-        env={"PYTHONPATH": str(tree / "kernels/older")}, capture_output=True, text=True, timeout=60,
+
+
+@pytest.mark.parametrize("version", [(3, 9), (3, 10)])
+def test_an_older_python_has_log_and_one_line_about_the_rest(tmp_path: Path, version: tuple[int, int]) -> None:
+    tree = tmp_path / "tree"
+    packages = tree / SITE_PACKAGES
+    packages.mkdir(parents=True)
+    source = Path(__file__).parents[2] / "widgets/gipfel_widgets"
+    shutil.copytree(source, packages / "gipfel_widgets", ignore=shutil.ignore_patterns("__pycache__"))
+    place_kernels({}, tree)
+    for name in ("__init__.py", "log.py"):
+        ast.parse((packages / "gipfel_widgets" / name).read_text(), feature_version=version)
+    # The real one where this machine has it, else this one under its number.
+    python = shutil.which("python{}.{}".format(*version))
+    real = python and not subprocess.run([python, "-c", ""], capture_output=True).returncode
+    program = f"import sys; sys.version_info = {(*version, 0)!r} + sys.version_info[3:]\n"
+    program += "import gipfel_widgets\ngipfel_widgets.log(loss=1)\ngipfel_widgets.measure"
+    done = subprocess.run(
+        [python if real else sys.executable, "-I", "-c",
+         f"import sys; sys.path.append({str(tree / 'kernels/older')!r})\n{program}"],
+        env={"GIPFEL_RUN": str(tmp_path)}, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
-    assert f"gipfel_widgets needs Python 3.11 or newer; this kernel is Python {HERE}." in older.stderr
+    said = "gipfel_widgets needs Python 3.11 or newer; this kernel is Python {}.{}.".format(*version)
+    assert said in done.stderr.splitlines()[-1]
+    assert json.loads((tmp_path / "metrics.jsonl").read_text())["values"] == {"loss": 1}
 
 
 def test_folders_of_the_runtime_that_is_replaced_serve_too(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What a runtime's folder says about itself, and what is refused."""
 
 import json
+import os
 import platform
 import sys
 from pathlib import Path
@@ -53,6 +54,24 @@ def test_a_description_that_is_none_of_ours_is_refused_in_one_line(
     with pytest.raises(GipfelError, match="not what this version of Gipfel writes") as caught:
         Runtime.load(describe(tmp_path, **change))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["deep", "endless", "pipe", "prefix", "relative"])
+def test_a_hostile_description_is_neither_waited_for_nor_believed(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "runtime.json"
+    match kind:
+        case "deep":
+            path.write_text("[" * 1_000_000)
+        case "endless":
+            path.symlink_to("/dev/zero")
+        case "pipe":
+            os.mkfifo(path)
+        case "prefix":
+            describe(tmp_path, prefix="/opt/../etc")
+        case "relative":
+            describe(tmp_path, prefix="opt")
+    with pytest.raises(GipfelError, match=r"is not what this version of Gipfel writes"):
+        Runtime.load(tmp_path)
 
 
 def test_here_is_this_interpreter() -> None:

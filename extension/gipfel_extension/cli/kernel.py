@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from .kernel_probe import KernelPython
     from .kernelspec import KernelSpec
 
+_LONGEST_NAME = 200
+
 
 @click.group(
     epilog=examples(
@@ -63,6 +65,8 @@ def add(*, edf: str, venv: str, python: str, name: str, display_name: str, no_ch
         raise click.BadParameter(f"{python!r} is not image, runtime or a path.", param_hint="--python")
     if venv and python:
         raise click.UsageError("--venv names the Python already: leave --python out.")
+    if not _is_shown(display_name):
+        raise click.BadParameter("it takes one line of at most 200 characters.", param_hint="--display-name")
     if edf:
         python = f"{Path(venv).expanduser().absolute()}/bin/python" if venv else python
         default, spec = _of_edf(edf, python, display_name, check=not no_check)
@@ -151,7 +155,8 @@ def _why_not(found: "KernelPython | None", python: str) -> str:
         whose = "The image has no Python on its PATH." if python in {"", "image"} else ""
         return whose or f"There is no {python} in the container."
     said = " ".join(found.said) or "it has no ipykernel."
-    return f"The Python {found.version} of the image can't be a kernel: {said}"
+    version = f"Python {found.version}".removesuffix(" ?")
+    return f"The {version} of the image can't be a kernel: {said}"
 
 
 def _of_venv(venv: str, display_name: str, *, check: bool) -> tuple[str, "KernelSpec"]:
@@ -188,6 +193,10 @@ def _of_venv(venv: str, display_name: str, *, check: bool) -> tuple[str, "Kernel
     kind = folder.name if folder.name.strip(".") not in {"venv", "env"} else folder.parent.name
     shown = display_name or f"{kind} (Python {version})".replace("Python )", "venv)")
     return kind, venv_kernel(folder, shown, started=Path(sys.prefix, START).is_file())
+
+
+def _is_shown(name: str) -> bool:
+    return not name or (len(name) <= _LONGEST_NAME and name.isprintable())
 
 
 def _directory() -> Path:

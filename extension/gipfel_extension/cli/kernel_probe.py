@@ -15,7 +15,7 @@ from gipfel_cluster.broker.messages import RunRequest, broker_socket
 from gipfel_cluster.job.spec import PYTHON
 from gipfel_cluster.model import Frozen, GipfelError, one_line
 
-_LIMIT_S = 60
+_LIMIT_S = 30
 _MOST_BYTES = 1 << 16
 
 # For any Python since 3.9: what the runtime's start file says of it, or whether it has an ipykernel.
@@ -25,25 +25,46 @@ said, usable = [], True
 try:
     if os.path.isfile(sys.argv[1]):
         said = runpy.run_path(sys.argv[1])["prepare"]()
-    import ipykernel
+    from ipykernel import kernelapp
 except Exception as error:
-    usable, said = False, [str(error)]
+    usable, said = False, ["%s: %s" % (type(error).__name__, error)]
 print(json.dumps({"version": "%d.%d" % sys.version_info[:2], "usable": usable, "said": said}))
 """
 
-# For the runtime's Python in the container: it looks for the other one.
+# For the runtime's Python in the container: it looks for the other one, which may hang, flood, or leave
+# something behind that holds its output open.
 _OF_A_CONTAINER = """
-import json, shutil, subprocess, sys
+import json, os, resource, shutil, signal, subprocess, sys
 found = shutil.which(sys.argv[1])
 answer = {}
 if found:
     command = [found, "-c", sys.argv[2], sys.prefix + "/" + sys.argv[3]]
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    lines = done.stdout.splitlines() or ["{}"]
-    answer = json.loads(lines[-1]) if lines[-1].startswith("{") else {}
-    if not answer:
-        words = (done.stderr.strip() or "status %d" % done.returncode).splitlines()
-        answer = {"version": "", "usable": False, "said": words[-1:]}
+    files = [open(os.memfd_create(name), "w+b") for name in ("output", "errors")]
+    most, limit = 1 << 24, float(sys.argv[4])
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=files[0], stderr=files[1], start_new_session=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)),
+    )
+    try:
+        why = "It ends with status %d." % process.wait(limit)
+    except subprocess.TimeoutExpired:
+        why = "It does not answer within %d s." % limit
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except OSError:
+        pass
+    texts = []
+    for file in files:
+        file.seek(max(0, file.seek(0, 2) - 65536))
+        texts.append(file.read().decode(errors="replace").strip().splitlines() or [""])
+    try:
+        answer = json.loads(texts[0][-1])
+        assert isinstance(answer, dict) and "usable" in answer
+    except Exception:
+        said = [line for line in texts[1] if line.strip() and "no Python frame" not in line] or [""]
+        if process.returncode == 0:
+            why, said = "%s does not answer as a Python does." % found, [""]
+        answer = {"version": "?", "usable": False, "said": [why + " " + said[-1][:300]]}
 print(json.dumps(answer))
 """
 
@@ -64,7 +85,8 @@ def probe_container(edf: str, python: str) -> KernelPython | None:
     GipfelError
         The container can't be started.
     """
-    request = RunRequest(edf=edf, command=(PYTHON, "-I", "-c", _OF_A_CONTAINER, python, _OF_A_PYTHON, START))
+    asked = (_OF_A_CONTAINER, python, _OF_A_PYTHON, START, str(_LIMIT_S))
+    request = RunRequest(edf=edf, command=(PYTHON, "-I", "-c", *asked))
     socket = broker_socket(os.environ)
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors, open(os.devnull) as nothing:  # noqa: PTH123
         files = nothing.fileno(), output.fileno(), errors.fileno()

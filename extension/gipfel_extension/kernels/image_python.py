@@ -2,12 +2,13 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
-from gipfel_cluster.model import Frozen
+from gipfel_cluster.model import one_line
+
+from .examine import ImagePython, examine
 
 #: The name by which every notebook asks for "the Python here".
 NATIVE = "python3"
@@ -15,17 +16,6 @@ NATIVE = "python3"
 RUNTIMES_OWN = "gipfel"
 #: An image's Python that can't be a kernel, and says so when it is asked.
 UNUSABLE = "image"
-
-_SECONDS = 20
-_VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
-
-
-class ImagePython(Frozen):
-    """A Python of the image: its path there, its version, and why it can't be a kernel if it can't."""
-
-    path: str
-    version: str
-    problem: str = ""
 
 
 def offer_image_kernel(environment: MutableMapping[str, str], *, runtime: Path | None = None) -> str:
@@ -57,18 +47,27 @@ def offer_image_kernel(environment: MutableMapping[str, str], *, runtime: Path |
         return ""
     found = examine(python, start)
     data = Path(folder, "image")
-    name = f"Python {found.version} ({_image_name(environment)})"
-    if found.problem:
-        refuse = [str(prefix / "bin/python3"), "-I", "-m", "gipfel_extension.kernels.refusing"]
-        _write(data, UNUSABLE, name, [*refuse, found.problem, "-f", "{connection_file}"])
-    else:
-        _write(data, NATIVE, name, [found.path, str(start), "-f", "{connection_file}"])
-        own = prefix / "share/jupyter/kernels" / NATIVE / "kernel.json"
-        if own.is_file():
-            _place(data, RUNTIMES_OWN, own.read_text())
+    try:
+        _offer(found, data, prefix, _image_name(environment))
+    except OSError as error:
+        return f"The image's Python can't be offered as a kernel: {one_line(str(error))}."
     before = environment.get("JUPYTER_PATH", "")
     environment["JUPYTER_PATH"] = f"{data}{os.pathsep}{before}" if before else str(data)
     return found.problem
+
+
+def _offer(found: ImagePython, data: Path, prefix: Path, image: str) -> None:
+    name = f"{f'Python {found.version}'.removesuffix(' ?')} ({image})"
+    if found.problem:
+        refuse = [str(prefix / "bin/python3"), "-I", "-m", "gipfel_extension.kernels.refusing"]
+        _write(data, UNUSABLE, f"{name}: no kernel", [*refuse, found.problem, "-f", "{connection_file}"])
+        return
+    # The runtime's own first: where that can't be written, nothing has changed.
+    own = prefix / "share/jupyter/kernels" / NATIVE / "kernel.json"
+    if own.is_file():
+        _place(data, RUNTIMES_OWN, own.read_text())
+    start = str(prefix / "kernels" / "start.py")
+    _write(data, NATIVE, name, [found.path, start, "-f", "{connection_file}"])
 
 
 def find_image_python(path: str, runtime: Path) -> str | None:
@@ -84,34 +83,6 @@ def find_image_python(path: str, runtime: Path) -> str | None:
             if not any(path.is_relative_to(runtime) for path in (candidate, candidate.resolve())):
                 return str(candidate)
     return None
-
-
-def examine(python: str, start: Path) -> ImagePython:
-    """Ask a Python whether it can be a kernel, by the program that would start it."""
-    answer = _output([python, str(start), "--check"])
-    if answer:
-        said = json.loads(answer.splitlines()[-1])
-        return ImagePython(path=python, version=said["version"], problem=said["problem"])
-    version = _output([python, "-c", _VERSION]).strip()
-    if not version:
-        return ImagePython(path=python, version="?", problem=f"The image's {python} does not run.")
-    return ImagePython(
-        path=python,
-        version=version,
-        problem=f"The image's Python {version} is too old for the runtime's kernels.",
-    )
-
-
-def _output(command: list[str]) -> str:
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            text=True, timeout=_SECONDS, check=False,
-        )  # fmt: skip
-    except (OSError, ValueError, subprocess.TimeoutExpired):
-        return ""
-    return "" if done.returncode else done.stdout
 
 
 def _image_name(environment: Mapping[str, str]) -> str:

@@ -13,16 +13,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from jupyter_client.kernelspec import KernelSpecManager
+from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
 from papermill.cli import papermill
 from papermill.engines import NBClientEngine, papermill_engines
 from papermill.exceptions import PapermillExecutionError
 from traitlets.config import Config
 
-from gipfel_cluster.model import one_line
+from gipfel_cluster.model import GipfelError, one_line
 from gipfel_cluster.runs import RunFolder
 
-from ..kernels import offer_image_kernel
+from ..kernels import NATIVE, offer_image_kernel
 from .notebook_file import RECORDED, unbraced
 
 NAME = "gipfel"
@@ -42,12 +42,16 @@ def main(arguments: Sequence[str]) -> int:
     """Run a notebook; 1 where a cell fails or it can't be run, 138 where its kernel dies."""
     papermill_engines.register(NAME, GipfelEngine)
     try:
-        offer_image_kernel(os.environ)
-        _find_kernel(arguments)
+        problem = offer_image_kernel(os.environ)
+        if _kernel(arguments) == NATIVE and problem:
+            sys.stderr.write(f"gipfel: {problem} The notebook runs with Gipfel's Python instead.\n")
         papermill.main([*_words(arguments, os.environ), "--engine", NAME], "papermill", standalone_mode=False)
     except PapermillExecutionError as error:
         sys.stderr.write(f"{error}\n")
         sys.stderr.write(f"gipfel: The notebook failed: {one_line(f'{error.ename}: {error.evalue}')}\n")
+        return 1
+    except GipfelError as error:
+        sys.stderr.write(f"gipfel: The notebook can't be run: {one_line(str(error))}\n")
         return 1
     except Exception as error:  # noqa: BLE001 - what a kernel's start or a file raises, in one line
         sys.stderr.write(
@@ -65,11 +69,18 @@ def _words(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str
     return words
 
 
-def _find_kernel(arguments: Sequence[str]) -> None:
-    """Look for the kernel before papermill writes the first lines of its output."""
+def _kernel(arguments: Sequence[str]) -> str:
+    """The kernel's name; it is looked for before papermill writes the first lines of its output."""
     content = json.loads(unbraced(arguments[0]).read_bytes())
     asked = dict(pairwise(arguments)).get("--kernel")
-    KernelSpecManager().get_kernel_spec(asked or content["metadata"]["kernelspec"]["name"])
+    name: str = asked or content["metadata"]["kernelspec"]["name"]
+    known = KernelSpecManager()
+    try:
+        known.get_kernel_spec(name)
+    except NoSuchKernel:
+        have = ", ".join(sorted(known.find_kernel_specs()))
+        raise GipfelError(f"There is no kernel {name!r} here.", f"Give --kernel one of: {have}.") from None
+    return name
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from .server import listen
+from .serving import listen
 from .surroundings import Surroundings
 
 _END_S = 10.0

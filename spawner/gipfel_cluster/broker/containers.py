@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from ..engines.supervise import FORWARDED, shell_status
+from ..engines.sandbox.supervise import FORWARDED, shell_status
 from ..model import GipfelError
 from ..scheduler.processes import kill_tree
 from .connection import STREAMS, Connection
@@ -48,16 +48,26 @@ class Containers:
         if self._count >= _MOST:
             raise GipfelError(f"The broker runs {_MOST} commands already.", "End a kernel and try again.")
         self._count += 1
-        scratch = Path(tempfile.mkdtemp(prefix="b", dir=self._surroundings.scratch))
         try:
-            async with asyncio.timeout(_PREPARE_S):
-                prepared = await asyncio.to_thread(
-                    prepare_run, request, self._surroundings, scratch, python=sys.executable
-                )
-            await self._run(prepared, client)
+            scratch = _own_folder(self._surroundings.scratch)
+            try:
+                prepared = await self._prepared(request, scratch)
+                await self._run(prepared, client)
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
         finally:
             self._count -= 1
-            shutil.rmtree(scratch, ignore_errors=True)
+
+    async def _prepared(self, request: RunRequest | KernelRequest, scratch: Path) -> Prepared:
+        try:
+            async with asyncio.timeout(_PREPARE_S):
+                return await asyncio.to_thread(
+                    prepare_run, request, self._surroundings, scratch, python=sys.executable
+                )
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise _unprepared(error) from error
 
     async def _run(self, prepared: Prepared, client: Connection) -> None:
         process = await _started(prepared, client.files)
@@ -80,6 +90,22 @@ class Containers:
         finally:
             # A kernel that is started anew must not meet the one before on its sockets.
             await _end(process, gently=prepared.engine not in _END_WITH_THEIR_PROCESS)
+
+
+def _own_folder(scratch: str) -> Path:
+    try:
+        return Path(tempfile.mkdtemp(prefix="b", dir=scratch))
+    except OSError as error:
+        raise _unprepared(error) from error
+
+
+def _unprepared(error: OSError) -> GipfelError:
+    """What an error says that is the host's: raised as it is, it would pass for a client that is gone."""
+    where = f" ({error.filename})" if error.filename else ""
+    return GipfelError(
+        f"The container can't be prepared: {error.strerror or error}{where}.",
+        "Make room on the node, or end a kernel, and try again.",
+    )
 
 
 async def _started(prepared: Prepared, files: tuple[int, ...]) -> Process:

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from ..engines.namespaces import die_with_parent
-from ..engines.supervise import FORWARDED, shell_status
+from ..engines.sandbox.namespaces import die_with_parent
+from ..engines.sandbox.supervise import FORWARDED, shell_status
 from ..environment import BINDING
 from ..model import GipfelError
 from ..runtime import Runtime

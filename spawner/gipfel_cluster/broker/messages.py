@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
 
@@ -23,6 +23,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NOT_GIVEN = ("GIPFEL_", "SLURM_", "SBATCH_", "SRUN_", "JUPYTERHUB_", "LD_", "PYTHON", "GCONV_", "BASH_")
 _NOT_SET = frozenset(("PATH", "HOME", "USER", "LOGNAME", "SHELL", "ENV", "IFS", "TMPDIR"))
 
+Kind = TypeVar("Kind")
 EdfName = Annotated[Line, Field(min_length=1, max_length=4096)]
 JobId = Annotated[Line, Field(pattern=r"^[0-9A-Za-z][0-9A-Za-z_.-]{0,63}$")]
 
@@ -251,7 +252,12 @@ class _Versioned(Frozen, extra="ignore"):
 
 
 def read_request(line: bytes) -> AnyRequest:
-    """Read one line as a request.
+    """Read one line as a request to a job's broker; raises as `read_line`."""
+    return read_line(line, _REQUESTS)
+
+
+def read_line(line: bytes, requests: TypeAdapter[Kind]) -> Kind:
+    """Read one line as one of some requests.
 
     Raises
     ------
@@ -259,12 +265,12 @@ def read_request(line: bytes) -> AnyRequest:
         It is none, or one of another version; never with the content, which may hold a whole environment.
     """
     try:
-        return _REQUESTS.validate_json(line)
+        return requests.validate_json(line)
     except ValidationError as error:
         if _version(line) not in {0, VERSION}:
             raise GipfelError(
-                f"This job's broker speaks version {VERSION} of its language.",
-                "Use the gipfel of the runtime that this job runs with.",
+                f"This broker speaks version {VERSION} of its language.",
+                "Use the same gipfel on both sides: in a job, that of its runtime.",
             ) from None
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(str(part) for part in first["loc"])[:80] or "request"

@@ -73,9 +73,26 @@ def _directory() -> Path:
 
 
 def _write(text: str) -> None:
-    if text:
-        sys.stdout.write(text + "\n")
+    if not text or sys.stdout is None:
+        return
+    # An old locale has no letter for each of an EDF's; what it lacks is written as an escape.
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+
+
+def _run() -> int:
+    try:
+        status = main()
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        # Python would complain once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            sys.stderr.write(f"The answer can't be written: {error.strerror}.\n")
+        return 1
+    return status
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(_run())

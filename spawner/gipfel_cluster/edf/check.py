@@ -79,7 +79,7 @@ def check_edfs(
 def is_folder(name: str, *, environment: Mapping[str, str], directory: Path) -> bool:
     """Whether a name stands for a folder of EDFs: a folder's path, or a bare name that is no EDF's."""
     # A Path for each of thousands is slow.
-    if not os.path.isdir(os.path.join(directory.absolute(), name)):  # noqa: PTH112, PTH118
+    if not name or not os.path.isdir(os.path.join(directory.absolute(), name)):  # noqa: PTH112, PTH118
         return False
     if "/" in name or name.startswith((".", "~")):
         return True

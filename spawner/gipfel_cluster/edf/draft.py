@@ -5,6 +5,7 @@ with ``toml``, ``valid``, ``diagnostics`` and ``edf``; with ``saved`` and ``name
 was to be saved.
 """
 
+import contextlib
 import json
 import os
 import secrets
@@ -68,6 +69,9 @@ def _save(path: Path, text: str, *, replace: bool, environment: Mapping[str, str
     except FileExistsError:
         return {"problem": f"{path} is there already.", "exists": True}
     except OSError as error:
+        # Half a file is no EDF, and would be in the way of the next attempt.
+        with contextlib.suppress(OSError):
+            target.unlink()
         return {"problem": f"{path} can't be written: {error.strerror}."}
     listed = path.parent in search_path(environment)
     return {"saved": str(path), "name": path.stem if listed else f"~/.edf/{path.name}"}

@@ -23,10 +23,15 @@ def check_image(path: Path) -> None:
     Raises
     ------
     GipfelError
-        It is missing, unreadable, cut off, or something else.
+        It is missing, unreadable, cut off, this machine's own root, or something else.
     """
     try:
         if path.is_dir():
+            if path.samefile("/"):
+                raise GipfelError(
+                    f"The image {path} is this machine itself.",
+                    "Take image out to run without a container, or give the folder of an unpacked image.",
+                )
             if not any(path.iterdir()):
                 raise GipfelError(
                     f"The image {path} is an empty folder.", "Give the root of an unpacked image."

@@ -1,13 +1,18 @@
 """Single files and folders of an image, seen without entering it: a SquashFS file or an unpacked folder."""
 
+import contextlib
+import errno
 import os
+import stat
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 _MAGIC = b"hsqs"
 _SECONDS = 10.0
+_LINKS = 40
+_PLACE = os.O_PATH | os.O_CLOEXEC
 
 
 def read_inside(image: Path, names: Sequence[str], most: int) -> bytes | None:
@@ -28,7 +33,7 @@ def read_inside(image: Path, names: Sequence[str], most: int) -> bytes | None:
 def is_inside(image: Path, name: str) -> bool | None:
     """Tell whether the image has a file or folder of this name; None where that can't be seen."""
     if image.is_dir():
-        return _within(image, name) is not None
+        return _is_there(image, name)
     if not _is_squashfs(image):
         return None
     depth = str(len(Path(name).parts))
@@ -49,23 +54,65 @@ def _is_squashfs(image: Path) -> bool:
         return False
 
 
-def _within(root: Path, name: str) -> Path | None:
-    """The path of a name in an unpacked image, or None where it isn't there or leads out of it."""
-    top = os.path.realpath(root)
-    real = os.path.realpath(os.path.join(top, name))  # noqa: PTH118 - a Path would not keep it textual
-    inside = real == top or real.startswith(top.rstrip("/") + "/")
-    return Path(real) if inside and os.path.lexists(real) else None
-
-
 def _read(root: Path, name: str, most: int) -> bytes | None:
-    path = _within(root, name)
     try:
-        if path is None or not path.is_file():
-            return None
-        with path.open("rb") as file:
-            return file.read(most)
-    except OSError:
+        with _found(root, name) as file:
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                return None
+            # What was looked at is what is read, whatever has its name by now.
+            with Path(f"/proc/self/fd/{file}").open("rb") as content:
+                return content.read(most)
+    except (OSError, ValueError):
         return None
+
+
+def _is_there(root: Path, name: str) -> bool:
+    try:
+        with _found(root, name):
+            return True
+    except (OSError, ValueError):
+        return False
+
+
+@contextlib.contextmanager
+def _found(root: Path, name: str) -> Iterator[int]:
+    """Find a name in an unpacked image as a process in it would: links end at the image's root.
+
+    What is given is open as a place only (``O_PATH``): nothing has been read, and no pipe waits.
+
+    Raises
+    ------
+    OSError
+        There is no such name, it can't be reached, or its links lead in a circle.
+    """
+    opened = [os.open(root, _PLACE | os.O_DIRECTORY)]
+    try:
+        todo, links = name.split("/")[::-1], 0
+        while todo:
+            part = todo.pop()
+            if part == "..":
+                _close_behind(opened, max(1, len(opened) - 1))
+                continue
+            if part in {"", "."}:
+                continue
+            opened.append(os.open(part, _PLACE | os.O_NOFOLLOW, dir_fd=opened[-1]))
+            if not stat.S_ISLNK(os.fstat(opened[-1]).st_mode):
+                continue
+            target = os.readlink("", dir_fd=opened[-1])
+            links += 1
+            if links > _LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name)
+            _close_behind(opened, 1 if target.startswith("/") else len(opened) - 1)
+            todo.extend(target.split("/")[::-1])
+        yield opened[-1]
+    finally:
+        _close_behind(opened, 0)
+
+
+def _close_behind(opened: list[int], kept: int) -> None:
+    for file in opened[kept:]:
+        os.close(file)
+    del opened[kept:]
 
 
 def _output(argv: Sequence[str], most: int) -> bytes | None:

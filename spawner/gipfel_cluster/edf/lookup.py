@@ -11,9 +11,13 @@ _TOO_LARGE = 1 << 20  # bytes; an EDF is a page of text
 
 
 def search_path(environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """List the absolute folders of ``EDF_PATH`` in their order, else ``~/.edf`` alone."""
+    """List the absolute folders of ``EDF_PATH`` in their order, else ``~/.edf`` alone.
+
+    Nothing where there is neither: no ``HOME``, and a user that the machine has no home folder of.
+    """
     folders = [Path(each) for each in environment.get("EDF_PATH", "").split(":") if each.startswith("/")]
-    return tuple(folders) or (_home(environment) / ".edf",)
+    home = _home(environment)
+    return tuple(folders) or ((home / ".edf",) if home else ())
 
 
 def find_edf(name_or_path: str, *, environment: Mapping[str, str], directory: Path) -> Path:
@@ -34,6 +38,8 @@ def find_edf(name_or_path: str, *, environment: Mapping[str, str], directory: Pa
     if not name_or_path.strip() or not name_or_path.isprintable():
         raise _not_found(name_or_path, f"{name_or_path!r} can't name an EDF.", "Give a name or a path.")
     if name_or_path.startswith(("/", ".", "~/")):
+        if name_or_path.startswith("~/") and _home(environment) is None:
+            raise _not_found(name_or_path, "this machine knows no home folder of yours.", "Set HOME.")
         path = _expanded(name_or_path, environment, directory)
         try:
             path.stat()
@@ -49,7 +55,7 @@ def find_edf(name_or_path: str, *, environment: Mapping[str, str], directory: Pa
     for candidate in tried:
         if os.path.lexists(candidate):
             return candidate
-    places = ", ".join(str(each) for each in tried)
+    places = ", ".join(str(each) for each in tried) or "nothing, since neither EDF_PATH nor HOME is set"
     raise _not_found(
         name_or_path,
         f"there is no EDF of this name; looked for {places}.",
@@ -98,19 +104,26 @@ def list_edfs(*, environment: Mapping[str, str]) -> tuple[str, ...]:
     names: set[str] = set()
     for folder in search_path(environment):
         try:
-            names.update(path.stem for path in folder.iterdir() if path.suffix == ".toml" and path.is_file())
+            inside = os.listdir(folder)  # noqa: PTH208 - as text, and all at once
         except OSError:
             continue
+        # os.path, which says no to a link into somebody's private folder, where a Path would raise.
+        files = (each for each in inside if each.endswith(".toml") and os.path.isfile(folder / each))  # noqa: PTH113
+        names.update(each.removesuffix(".toml") for each in files)
     return tuple(sorted(name for name in names if name.isprintable() and not name.startswith(".")))
 
 
-def _home(environment: Mapping[str, str]) -> Path:
-    return Path(environment.get("HOME") or Path.home())
+def _home(environment: Mapping[str, str]) -> Path | None:
+    try:
+        return Path(environment.get("HOME") or Path.home())
+    except RuntimeError:
+        return None
 
 
 def _expanded(path: str, environment: Mapping[str, str], directory: Path) -> Path:
-    if path.startswith("~/"):
-        return _home(environment) / path[2:]
+    home = _home(environment) if path.startswith("~/") else None
+    if home is not None:
+        return home / path[2:]
     return Path(os.path.normpath(os.path.join(directory, path)))  # noqa: PTH118 - a Path costs more
 
 

@@ -9,6 +9,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from .inside import read_inside
+
 _MOST = 4 << 20  # bytes; a manifest is a few kilobytes
 _DIGEST = re.compile(r"(sha256|sha512):[0-9a-f]{64,128}")
 
@@ -16,31 +18,36 @@ _DIGEST = re.compile(r"(sha256|sha512):[0-9a-f]{64,128}")
 def oci_environment(image: Path) -> dict[str, str]:
     """Read the variables that an image's OCI configuration sets; empty where there is none."""
     bundle = image.parent if image.name == "rootfs" else image
-    process = _mapping(_mapping(_read(bundle / "config.json")).get("process"))
-    variables = _variables(process.get("env"))
-    if variables or not (image / "index.json").is_file():
-        return variables
-    config = _blob(image, _blob(image, _first(_read(image / "index.json"), "manifests")).get("config"))
-    return _variables(_mapping(config.get("config")).get("Env"))
+    process = _mapping(_mapping(_read(bundle, "config.json")).get("process"))
+    return _variables(process.get("env")) or _variables(_layout(image).get("Env"))
 
 
 def oci_entry_point(image: Path) -> tuple[str, ...]:
-    """Read the words of an image layout's entry point; empty where there is none.
+    """Read the words of an image layout's entry point; empty where there is none that can be run.
 
     A runtime bundle doesn't tell: in its ``process.args`` entry point and command are one list.
     """
-    if not (image / "index.json").is_file():
-        return ()
-    config = _blob(image, _blob(image, _first(_read(image / "index.json"), "manifests")).get("config"))
-    words = _mapping(config.get("config")).get("Entrypoint")
-    return tuple(word for word in words if isinstance(word, str)) if isinstance(words, list) else ()
+    words = _layout(image).get("Entrypoint")
+    listed = [word for word in words if isinstance(word, str)] if isinstance(words, list) else []
+    return tuple(listed) if all(map(_is_carried, listed)) else ()
+
+
+def _layout(image: Path) -> dict[str, Any]:
+    """What the first manifest of an image layout says about how to run it."""
+    config = _blob(image, _blob(image, _first(_read(image, "index.json"), "manifests")).get("config"))
+    return _mapping(config.get("config"))
 
 
 def _variables(listed: object) -> dict[str, str]:
     pairs = (
         [each.partition("=") for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
     )
-    return {name: value for name, equals, value in pairs if name and equals}
+    return {name: value for name, equals, value in pairs if name and equals and _is_carried(name + value)}
+
+
+def _is_carried(text: str) -> bool:
+    """Whether a process can be given it: JSON also has the NUL and halves of characters."""
+    return "\0" not in text and text == text.encode("utf-8", "replace").decode()
 
 
 def _first(document: object, key: str) -> object:
@@ -53,15 +60,16 @@ def _blob(image: Path, descriptor: object) -> dict[str, Any]:
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
         return {}
     algorithm, _, name = digest.partition(":")
-    return _mapping(_read(image / "blobs" / algorithm / name))
+    return _mapping(_read(image, f"blobs/{algorithm}/{name}"))
 
 
-def _read(path: Path) -> object:
+def _read(folder: Path, name: str) -> object:
+    content = read_inside(folder, (name,), _MOST + 1) if folder.is_dir() else None
+    if content is None or len(content) > _MOST:
+        return None
     try:
-        if not path.is_file() or path.stat().st_size > _MOST:
-            return None
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        return json.loads(content)
+    except (ValueError, RecursionError):
         return None
 
 

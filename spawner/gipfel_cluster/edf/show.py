@@ -48,7 +48,7 @@ def show_edf(resolution: Resolution, *, origin: bool = False) -> list[str]:
     for shown, key, value in rows:
         text = str(value).lower() if isinstance(value, bool) else str(value)
         source = f"    # {origins.get(key, 'default')}" if origin else ""
-        lines.append(f"{shown} = {text}{source}")
+        lines.append(_plain(f"{shown} = {text}{source}"))
     return [*lines, *_shown_steps(resolution, origin=origin)]
 
 
@@ -56,7 +56,11 @@ def _shown_steps(resolution: Resolution, *, origin: bool) -> Iterator[str]:
     for steps in resolution.setup:
         yield f"setup = {steps.path}" + (f"    # {steps.edf}" if origin else "")
         for line in steps.text.removesuffix("\n").split("\n"):
-            # What a terminal would obey is shown, not obeyed.
-            yield "    " + "".join(
-                each if each.isprintable() or each == "\t" else repr(each)[1:-1] for each in line
-            )
+            yield f"    {_plain(line)}"
+
+
+def _plain(line: str) -> str:
+    """What a terminal would obey is shown, not obeyed."""
+    if line.isprintable():
+        return line
+    return "".join(each if each.isprintable() or each == "\t" else repr(each)[1:-1] for each in line)

@@ -51,7 +51,8 @@ class Ssh:
                 pid_file=settings.get("pidfile_container", ""),
             )
         except GipfelError as error:
-            return Hooked(request=request, notes=(*notes, f"com.hooks.ssh has no effect: {error}"))
+            why = f"com.hooks.ssh has no effect: {error.problem}. {error.fix}"
+            return Hooked(request=request, notes=(*notes, why))
         if "sftp-server" not in order.programs:
             notes.append("com.hooks.ssh: the runtime has no sftp-server, so sftp and scp won't work.")
         if settings.get("pidfile_host"):
@@ -102,7 +103,10 @@ def _port(text: str) -> int:
 
 def _host_key_folder(home: str) -> str:
     """Make ``~/.gipfel/ssh``, which is the host key's and mounted into every container with this hook."""
-    folder = Path(home or Path.home(), ".gipfel", "ssh")
+    try:
+        folder = Path(home or Path.home(), ".gipfel", "ssh")
+    except RuntimeError as error:
+        raise GipfelError("there is no home folder to keep the server's key in", "Set HOME.") from error
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)

@@ -35,12 +35,6 @@ _WITH_NUMPY_1 = ("pyarrow<25",)
 _SKIPPED_TOP = frozenset({"bin", "etc", "include", "man", "share"})
 _SKIPPED_SUFFIXES = (".dll", ".dylib", ".exe", ".lib", ".pdb")
 _SKIPPED_FILES = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"})
-_OLDER_WIDGETS = """\
-import sys
-
-version = "%d.%d" % sys.version_info[:2]
-raise ImportError(f"gipfel_widgets needs Python 3.11 or newer; this kernel is Python {version}.")
-"""
 
 
 def folder_name(version: str) -> str:
@@ -110,16 +104,15 @@ def place_kernels(folders: Mapping[str, Path], tree: Path) -> None:
     for name, folder in folders.items():
         _link(folder, top / name, copies)
     shutil.copyfile(Path(__file__).with_name("start.py"), top / "start.py")
-    # Gipfel's own are the runtime's: nothing is there twice. Below 3.11 one line says what is missing.
-    own, older = top / "gipfel", top / "older" / "gipfel_widgets"
-    own.mkdir()
+    (top / "start.py").chmod(0o644)
+    # Gipfel's own are the runtime's: nothing is there twice. Below 3.11 only the package is there whose `log`
+    # runs with any Python, and which says in one line what its other names need.
     packages = tree / SITE_PACKAGES
-    for path in sorted(packages.glob("gipfel*")):
-        (own / path.name).symlink_to(os.path.relpath(path, own))
-    older.mkdir(parents=True)
-    (older / "__init__.py").write_text(_OLDER_WIDGETS)
-    for path in (top / "start.py", older / "__init__.py"):
-        path.chmod(0o644)
+    own = sorted(packages.glob("gipfel*"))
+    for folder, paths in ((top / "gipfel", own), (top / "older", [packages / "gipfel_widgets"])):
+        folder.mkdir()
+        for path in paths:
+            (folder / path.name).symlink_to(os.path.relpath(path, folder))
 
 
 def _requirements(version: str) -> tuple[str, ...]:

@@ -1,15 +1,15 @@
 """A runtime: the folder or file with interpreter, server and libc that is mounted into images."""
 
 import importlib.metadata
-import json
 import os
 import platform
 import shutil
+import stat
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import ValidationError, field_validator
 
 from ..edf.image import check_image
 from ..edf.inside import read_inside
@@ -35,6 +35,13 @@ class Description(Frozen):
     distributions: Mapping[str, str]
     programs: Mapping[str, Line] = {}
     kernels: Mapping[str, Line] = {}
+
+    @field_validator("prefix")
+    @classmethod
+    def _is_a_place(cls, value: str) -> str:
+        if not value.startswith("/") or ".." in Path(value).parts:
+            raise ValueError("is no absolute path")
+        return value
 
 
 class Runtime(Frozen):
@@ -120,8 +127,8 @@ def read_description(root: Path) -> Description:
         It is missing, unreadable or not what this version writes.
     """
     try:
-        content = _inside_file(root) if root.is_file() else (root / DESCRIPTION).read_bytes()
-        return Description.model_validate(json.loads(content))
+        content = _inside_file(root) if root.is_file() else _in_folder(root / DESCRIPTION)
+        described = Description.model_validate_json(content)
     except FileNotFoundError as error:
         raise GipfelError(
             f"There is no runtime in {root}.", f"Build one with `gipfel runtime build {root}`."
@@ -135,6 +142,16 @@ def read_description(root: Path) -> Description:
             f"{root / DESCRIPTION} is not what this version of Gipfel writes.",
             f"Build the runtime again with `gipfel runtime build {root}`.",
         ) from error
+    return described
+
+
+def _in_folder(path: Path) -> bytes:
+    # Neither waited for nor read without end, whatever stands there.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError(path)
+        return file.read(_MOST)
 
 
 def _inside_file(root: Path) -> bytes:

@@ -20,9 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import CodeType, ModuleType
 
+_LONGEST = 300
 _HERE = Path(__file__).resolve().parent
 _VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
 _WIDGETS_FROM = (3, 11)
+#: The first and the last version of CPython that a runtime can have a folder for.
+SERVED = ((3, 9), (3, 14))
 
 
 class UnusableError(Exception):
@@ -38,10 +41,13 @@ def main(arguments: list[str]) -> int:
     try:
         for line in prepare():
             _say(line)
-        if not is_checked:
-            from ipykernel import kernelapp  # noqa: PLC0415 - found where the path says by now
-    except (UnusableError, ImportError) as error:
-        problem = " ".join(str(error).split())
+        # Also where it is only asked: a library that the image lacks, or a glibc too old, is seen here alone.
+        from ipykernel import kernelapp  # noqa: PLC0415 - found where the path says by now
+    except UnusableError as error:
+        problem = str(error)
+    except Exception as error:  # noqa: BLE001 - whatever the packages of an image raise
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST]
+        problem = f"The image's Python {_VERSION} can't start a kernel: {why}"
     if is_checked:
         sys.stdout.write(json.dumps({"version": _VERSION, "problem": problem}) + "\n")
         return 0
@@ -97,13 +103,31 @@ def _why_not(folder: Path | None) -> str:
             f"The image's Python {_VERSION} is free-threaded; the runtime has kernels for the usual one only."
         )
     if folder is None:
-        how = "`gipfel runtime build --kernels` adds what there is."
-        return f"The runtime has no kernel for the image's Python {_VERSION}; {how}"
+        return f"The runtime has no kernel for the image's Python {_VERSION}; {_how_to_add()}"
     has, needs = _glibc(), tuple(_described(folder).get("glibc", ()))
     if has < needs:
         words = (".".join(str(part) for part in version) for version in (has, needs))
         return "The image's glibc {} is older than {}, which the runtime's kernels need.".format(*words)
     return ""
+
+
+def _how_to_add() -> str:
+    first, last = SERVED
+    if not first <= sys.version_info[:2] <= last:
+        return "there are kernels for {}.{} to {}.{}.".format(*first, *last)
+    return f"`gipfel runtime build {_root()}` on the host adds it."
+
+
+def _root() -> str:
+    """Where the host has this runtime, which for a file is not where it is mounted."""
+    try:
+        record = json.loads(Path(os.environ["GIPFEL_RUN"], "record.json").read_bytes())
+        runtime = record["runtime"]
+        if runtime["prefix"] == str(_HERE.parent):
+            return str(runtime["root"])
+    except (KeyError, OSError, TypeError, ValueError):
+        pass
+    return str(_HERE.parent)
 
 
 def _glibc() -> tuple[int, ...]:

@@ -1,0 +1,132 @@
+"""``python -m gipfel_cluster.broker.hub --socket PATH``: a hub's access to Slurm, on a host that has it."""
+
+import argparse
+import asyncio
+import os
+import pwd
+import shutil
+import signal
+import socket
+import stat
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...model import GipfelError
+from ...scheduler.slurm import SlurmScheduler
+from ..serving import listen
+from .accounts import LEAST_UID
+from .server import HubBroker
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until SIGTERM or SIGINT."""
+    given = _parser().parse_args(arguments)
+    path: Path = given.socket.absolute()
+    try:
+        hub = _uid(given.hub_user)
+        _check_commands()
+        scheduler = SlurmScheduler(
+            environment=os.environ,
+            exec_prefix=given.exec_prefix,
+            limit=given.answer_limit,
+            carrier=(given.python, "-I", "-m", "gipfel_cluster.broker.hub.carry"),
+        )
+        broker = HubBroker(
+            path,
+            scheduler,
+            peer=hub,
+            environment=os.environ,
+            arguments=given.submit_argument,
+            least_uid=given.least_uid,
+        )
+        listener = _listen(path, hub)
+    except GipfelError as error:
+        print(f"gipfel: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+    with listener:
+        sys.stderr.write(f"gipfel: the hub's broker listens on {path} for user {hub}\n")
+        asyncio.run(_serve(broker, listener))
+    return 0
+
+
+def _check_commands() -> None:
+    if shutil.which("sbatch") is None:
+        raise GipfelError("There is no sbatch here.", "Start the broker where Slurm's commands are.")
+
+
+async def _serve(broker: HubBroker, listener: socket.socket) -> None:
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    await broker.serve(listener, ended)
+
+
+def _listen(path: Path, hub: int) -> socket.socket:
+    try:
+        _check_folder(path.parent)
+        if path.is_socket() and not _answers(path):
+            path.unlink()
+        return listen(path, owner=hub)
+    except OSError as error:
+        raise GipfelError(
+            f"The socket {path} can't be made: {error.strerror}.",
+            "End the broker that listens there already, or name another path.",
+        ) from error
+
+
+def _check_folder(folder: Path) -> None:
+    """Who may write there could put a socket of their own in its place, and be given every server's token."""
+    if stat.S_IMODE(folder.stat().st_mode) & 0o022:
+        raise GipfelError(
+            f"Other users can write into {folder}.", "Choose a folder that only its owner can write."
+        )
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+    return True
+
+
+def _uid(name: str) -> int:
+    if not name:
+        return os.getuid()
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except KeyError:
+        raise GipfelError(f"There is no unix user {name!r} here.", "Name the hub's user.") from None
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m gipfel_cluster.broker.hub", description=main.__doc__)
+    parser.add_argument(
+        "--socket", type=Path, required=True, help="where to listen: EDFSpawner.broker_socket"
+    )
+    parser.add_argument("--hub-user", default="", help="who may ask; by default the broker's own user")
+    parser.add_argument(
+        "--exec-prefix", default="", help="how to act as a user, as EDFSpawner.exec_prefix says it"
+    )
+    parser.add_argument(
+        "--least-uid", type=int, default=LEAST_UID, help="the first user that is acted as; root never is"
+    )
+    parser.add_argument(
+        "--python", default=sys.executable, help="an interpreter with gipfel that every user can execute"
+    )
+    parser.add_argument(
+        "--answer-limit", type=float, default=10.0, help="seconds that a command of Slurm may take"
+    )
+    parser.add_argument(
+        "--submit-argument",
+        action="append",
+        default=[],
+        help="the site's own for sbatch, such as --submit-argument=--exclusive; may be given several times",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

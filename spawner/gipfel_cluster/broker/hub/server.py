@@ -1,0 +1,165 @@
+"""The hub's broker itself: it checks who is acted as, and asks the scheduler."""
+
+import asyncio
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from ...model import Frozen, GipfelError
+from ...scheduler.protocol import JobRequest, LostJobError, Scheduler
+from ...scheduler.site import SiteFacts
+from ..connection import Connection
+from ..messages import (
+    AddressAnswer,
+    AddressRequest,
+    Done,
+    PartitionsAnswer,
+    PartitionsRequest,
+    QueryAnswer,
+    QueryRequest,
+    SubmitRequest,
+    read_line,
+)
+from ..serving import Server
+from .accounts import LEAST_UID, checked_user
+from .messages import (
+    HUB_REQUESTS,
+    CancelAsRequest,
+    ChoicesAnswer,
+    ChoicesRequest,
+    ExpectedStartAnswer,
+    ExpectedStartRequest,
+    ExtendRequest,
+    FindAnswer,
+    FindRequest,
+    HubRequest,
+    SubmittedAnswer,
+)
+
+_AT_ONCE = 16  # questions to the scheduler
+#: Seconds for one answer: longer than the scheduler's own limit for a submission.
+ANSWER_S = 90.0
+# What is the host's to say, since the hub's may be those of its container.
+_HOSTS_OWN = ("PATH", "LD_LIBRARY_PATH", "SLURM_CONF")
+
+
+class HubScheduler(Scheduler, SiteFacts, Protocol):
+    """A scheduler that can do all that a hub wants of it."""
+
+    async def find(self, mark: str) -> str | None:
+        """The number of the job with this mark."""
+
+    async def extend(self, job_id: str, minutes: int) -> None:
+        """Give a running job more time."""
+
+
+class HubBroker(Server):
+    """Answers one hub.
+
+    Parameters
+    ----------
+    path
+        The socket.
+    peer
+        The hub's unix user, who alone is answered.
+    environment
+        The host's, for the scheduler's commands.
+    arguments
+        The site's own, for the command that submits.
+    least_uid
+        The first user that is acted as.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        scheduler: HubScheduler,
+        *,
+        peer: int,
+        environment: Mapping[str, str],
+        arguments: Sequence[str] = (),
+        least_uid: int = LEAST_UID,
+    ) -> None:
+        super().__init__(path, peer=peer)
+        self._scheduler = scheduler
+        self._hosts = {name: environment[name] for name in _HOSTS_OWN if name in environment}
+        self._arguments = tuple(arguments)
+        self._least_uid = least_uid
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def answered(self, line: bytes, client: Connection) -> None:
+        """Answer the hub."""
+        request = read_line(line, HUB_REQUESTS)
+        client.close_files()
+        async with asyncio.timeout(ANSWER_S), self._turns:
+            answer = await self._answer(request)
+        await client.send(answer)
+
+    async def _answer(self, request: HubRequest) -> Frozen:
+        scheduler = self._scheduler
+        match request:
+            case SubmitRequest(job=job):
+                return await self._submit(await self._checked(job))
+            case CancelAsRequest(job_id=job_id, user=user):
+                await scheduler.cancel(job_id, user=await self._user(user))
+                _note(f"job {job_id} of {user or 'the own user'} is cancelled")
+                return Done()
+            case ExtendRequest(job_id=job_id, minutes=minutes):
+                await scheduler.extend(job_id, minutes)
+                _note(f"job {job_id} gets {minutes} more minutes")
+                return Done()
+            case _:
+                return await self._ask(request)
+
+    async def _ask(self, request: HubRequest) -> Frozen:
+        """What changes nothing."""
+        scheduler = self._scheduler
+        answer: Frozen
+        match request:
+            case QueryRequest(job_ids=job_ids):
+                answer = QueryAnswer(jobs=await scheduler.query(job_ids))
+            case FindRequest(mark=mark):
+                answer = FindAnswer(job_id=await scheduler.find(mark))
+            case AddressRequest(node=node):
+                answer = AddressAnswer(address=await scheduler.address(node))
+            case PartitionsRequest():
+                answer = PartitionsAnswer(partitions=await scheduler.partitions())
+            case ChoicesRequest(user=user):
+                answer = ChoicesAnswer(choices=await scheduler.choices(user))
+            case ExpectedStartRequest(job=job):
+                answer = ExpectedStartAnswer(start=await scheduler.expected_start(await self._checked(job)))
+            case _:
+                raise GipfelError("The hub's broker has no answer to this request.")
+        return answer
+
+    async def _submit(self, job: JobRequest) -> SubmittedAnswer:
+        try:
+            job_id = await self._scheduler.submit(job)
+        except LostJobError as lost:
+            return SubmittedAnswer(lost=lost.problem, advice=lost.fix)
+        _note(f"job {job_id} of {job.user or 'the own user'} is submitted")
+        return SubmittedAnswer(job_id=job_id)
+
+    async def _checked(self, job: JobRequest) -> JobRequest:
+        """The job as it is submitted: by a user who may, with the site's arguments and the host's paths."""
+        if job.site_arguments:
+            raise GipfelError(
+                "The hub's broker takes no arguments for the command that submits.",
+                "Leave req_options and req_gres empty, and give the broker `--submit-argument`.",
+            )
+        others = {name: value for name, value in job.environment.items() if name not in _HOSTS_OWN}
+        return job.model_copy(
+            update={
+                "user": await self._user(job.user),
+                "environment": others | self._hosts,
+                "site_arguments": self._arguments,
+            }
+        )
+
+    async def _user(self, name: str) -> str:
+        return await asyncio.to_thread(checked_user, name, self._least_uid)
+
+
+def _note(what: str) -> None:
+    sys.stderr.write(f"gipfel: {what}\n")
