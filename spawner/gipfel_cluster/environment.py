@@ -1,10 +1,11 @@
 """The variables of a container: who sets them, and whose word wins.
 
-Only the standard library is imported, because the interpreter that sets a container up may have no more.
+Every container starts with this module, by the rules of ``engines/sandbox``: nothing is imported.
 """
 
-import re
-from collections.abc import Iterable, Mapping
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 #: What neither an image nor an EDF may change in a job: the hub's words to its server, and what the scheduler
 #: granted.
@@ -27,29 +28,52 @@ BINDING = (
 #: Enroot's ``docker::_configure``.
 IMAGE_FILES = (".singularity.d/env/10-docker2singularity.sh", "ch/environment", "etc/environment")
 
-#: Apptainer's line, where a value of the host's would win; in an EDF the image's does.
-_DEFAULT = re.compile(r'\s*export\s+([A-Za-z_][A-Za-z0-9_]*)="(?:\$\{\1:-"(.*)"\}|(.*))"')
-_ESCAPED = re.compile(r'\\([\\"`$])')
-_ASSIGNMENT = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)")
-
 
 def parse_environment(text: str) -> dict[str, str]:
-    """Read the variables of one of `IMAGE_FILES`; quotes around a value are not part of it."""
+    """Read the variables of one of `IMAGE_FILES`; quotes around a value are not part of it.
+
+    A line with a NUL, which no variable can hold, is left out.
+    """
     variables = {}
     for line in text.splitlines():
-        if match := _DEFAULT.fullmatch(line):
-            value = match[3] if match[2] is None else match[2]
-            variables[match[1]] = _ESCAPED.sub(r"\1", value)
-        elif match := _ASSIGNMENT.fullmatch(line):
-            value = match[2].strip()
-            if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
-                value = value[1:-1]
-            variables[match[1]] = value
+        if "\0" in line:
+            # Options are handed on with NULs between them: an image must not bring any of its own.
+            continue
+        rest = line.lstrip()
+        first, *others = rest.split(None, 1) or [""]
+        exported = first == "export" and bool(others)
+        name, is_assignment, value = (others[0] if exported else rest).partition("=")
+        if is_assignment and name.isascii() and name.isidentifier():
+            variables[name] = _value(name, value, exported=exported)
     return variables
 
 
+def _value(name: str, written: str, *, exported: bool) -> str:
+    if exported and len(written) >= 2 and written[0] == written[-1] == '"':
+        # Apptainer's lines: with a default the host's value would win there; in an EDF the image's does.
+        inside = written[1:-1]
+        start, end = f'${{{name}:-"', '"}'
+        if inside.startswith(start) and inside.endswith(end) and len(inside) >= len(start) + len(end):
+            inside = inside[len(start) : -len(end)]
+        return _unescaped(inside)
+    value = written.strip()
+    if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
+        return value[1:-1]
+    return value
+
+
+def _unescaped(text: str) -> str:
+    parts = text.split("\\\\")
+    for character in '"`$':
+        parts = [part.replace(f"\\{character}", character) for part in parts]
+    return "\\".join(parts)
+
+
 def compose(
-    host: Mapping[str, str], image: Mapping[str, str], edf: Mapping[str, str], binding: Iterable[str]
+    host: "Mapping[str, str]",
+    image: "Mapping[str, str]",
+    edf: "Mapping[str, str]",
+    binding: "Iterable[str]",
 ) -> dict[str, str]:
     """Put the environment of a container together: the host's, over it the image's, then the EDF's.
 

@@ -23,8 +23,8 @@ from gipfel_cluster.engines.podman import Podman
 LIMIT_S = 60
 PROGRAMS = ("sh", "cat", "id", "ls", "env", "touch", "sleep", "mkdir", "rm", "stat", "readlink", "kill")
 LAUNCHER = (
-    "import runpy, sys; sys.path[:0] = [{!r}]; sys.argv[:] = sys.argv[3:]; "
-    "runpy.run_module(sys.argv[0], run_name='__main__')"
+    "import runpy, sys; sys.argv[:] = sys.argv[3:]; "
+    "runpy.run_path({!r} + '/gipfel_cluster/engines/sandbox/start.py', run_name='__main__')"
 )
 #: What a site sets for this machine: crun refuses its hybrid cgroups, and it may not raise limits.
 CONTAINERS_CONF = '[engine]\nruntime = "runc"\n'

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -228,3 +229,18 @@ def test_a_command_that_is_not_there_is_no_traceback(containers):
     assert out == ""
     assert "no-such-command" in err
     assert "Traceback" not in err
+
+
+def test_an_image_s_variables_bring_no_options(engine_place, engine_user, engine):
+    """Options go to bwrap with NULs between them, and so might what an image calls a variable."""
+    hostile = engine_place / "hostile"
+    shutil.copytree(engine_place / "root", hostile, symlinks=True)
+    text = "PATH=/usr/bin\nA=x\0--bind\0/\0/opt\0--setenv\0B\0y\nC=c\n"
+    (hostile / "etc/environment").write_text(text)
+    containers = Containers(engine_place, engine_user, engine, str(hostile))
+    try:
+        status, out, err = containers.shell("ls /opt; echo $B$C")
+        assert (status, out, err) == (0, "marker\nc\n", "")
+    finally:
+        containers.end()
+        shutil.rmtree(hostile)

@@ -24,7 +24,10 @@ from gipfel_cluster.engines.bubblewrap import Bubblewrap
 PLAIN_USER = 54321
 PROGRAMS = ("sh", "cat", "id", "ls", "env", "touch", "sleep", "mkdir", "rm", "stat")
 # A plain user can't execute an interpreter below /root, so the sandbox runs on the machine's own.
-LAUNCHER = "import runpy, sys; sys.path[:0] = [{!r}]; runpy.run_module(sys.argv[3], run_name='__main__')"
+LAUNCHER = (
+    "import runpy, sys; sys.argv[:] = sys.argv[3:]; "
+    "runpy.run_path({!r} + '/gipfel_cluster/engines/sandbox/start.py', run_name='__main__')"
+)
 ROOT_FOLDERS = ("bin", "dev", "etc", "home", "lib", "lib64", "opt", "proc", "run", "sys", "tmp", "usr", "var")
 VARIABLES = {"PATH": "/usr/bin:/bin", "HOME": "/home/somebody", "USER": "somebody"}
 

@@ -1,6 +1,5 @@
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -10,6 +9,7 @@ from gipfel_cluster.engines import ContainerRequest, engine_for, engine_invocati
 from gipfel_cluster.engines.choice import engine_names_here
 from gipfel_cluster.model import GipfelError
 
+START = f"{gipfel_cluster.__path__[0]}/engines/sandbox/start.py"
 PLAIN = Edf(name="plain", path=None, env={"A": "edf", "GONE": ""}, workdir="/usr")
 IMAGE = Edf(name="image", path=None, image="/none.sqsh")
 
@@ -85,17 +85,15 @@ def test_bubblewrap_keeps_everything_out_of_the_argv_and_says_what_it_does_not_d
         mounts=(Mount(source="/tmp", destination="/x", flags=("ro", "noexec")),),
     )
     invocation = engine_for(edf).render(request(edf, "true"), python=("a", "b"))
-    assert invocation.argv == ("a", "b", "-I", "-m", "gipfel_cluster.engines.sandbox")
+    assert invocation.argv == ("a", "b", "-I", "-S", START, "container")
     assert "hidden" in invocation.environment["GIPFEL_CONTAINER"]
     (note,) = invocation.notes
     assert "noexec" in note
 
 
 def test_the_sandbox_needs_only_the_standard_library():
-    root = str(Path(gipfel_cluster.__path__[0]).parent)
-    code = f"import sys; sys.path[:0] = [{root!r}]; from gipfel_cluster.engines import sandbox; "
-    code += "sys.exit(sandbox.main())"
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, env={})
+    words = [sys.executable, "-I", "-S", START, "container"]
+    done = subprocess.run(words, capture_output=True, text=True, env={})
     assert done.returncode == 125
     assert done.stderr == "gipfel: There is no container to run: GIPFEL_CONTAINER is not set.\n"
 
@@ -158,3 +156,22 @@ def test_a_form_offers_the_engines_that_run_here():
     assert "host" in here
     assert set(here) <= set(engine_names())
     assert ("ce" in here) == (engine_for(IMAGE, "ce").missing() is None)
+
+
+def test_the_host_says_what_it_can_not_keep_from_being_changed():
+    edf = Edf(
+        name="x",
+        path=None,
+        entrypoint=True,
+        writable=False,
+        mounts=(
+            Mount(source="/srv", destination="/srv", flags=("ro",)),
+            Mount(source="/a", destination="/a"),
+        ),
+    )
+    notes = engine_invocation(request(edf, "true"), engine_for(edf), python="python").notes
+    assert [note.split(",")[0] for note in notes] == [
+        "The mount /srv:/srv:ro can be written to",
+        "entrypoint = true has no effect",
+        "writable = false has no effect",
+    ]

@@ -212,7 +212,9 @@ def test_the_sandbox_is_told_by_its_environment(tmp_path):
         given = request(tmp_path, image=str(image), env={"A": ODD}, devices=("/dev/null",), entrypoint=True)
         invocation = rendered(engine, given)
         plan = json.loads(invocation.environment["GIPFEL_CONTAINER"])
-        assert invocation.argv == ("/usr/bin/python3", "-I", "-m", "gipfel_cluster.engines.sandbox")
+        assert invocation.argv[:-2] == ("/usr/bin/python3", "-I", "-S")
+        assert invocation.argv[-1] == "container"
+        assert Path(invocation.argv[-2]).is_file()
         assert (plan["podman"], plan["env"], plan["command"][-1]) == (is_podman, {"A": ODD}, ODD)
         assert plan["devices"][0]["source"] == "/dev/null"
 

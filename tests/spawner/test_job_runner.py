@@ -215,3 +215,14 @@ def test_a_job_that_cannot_start_says_so_in_one_line(job, content, said):
     assert len(words) == 1, err
     assert said in words[0]
     assert "Traceback" not in err
+
+
+def test_a_full_disk_is_one_line(job):
+    # A file that may not grow is what a full disk and a quota look like to a program.
+    spec = JobSpec(kind="server", command=("true",), cluster="here").model_dump_json()
+    process = subprocess.run(
+        ["/bin/sh", "-c", 'ulimit -f 0; exec "$0" -I -m gipfel_cluster.job', sys.executable],
+        env=job.environment | {JOB_VARIABLE: spec}, text=True, capture_output=True, timeout=LIMIT_S,
+    )  # fmt: skip
+    assert (process.returncode, process.stderr.count("\n")) == (1, 1)
+    assert "The job can't go on on its node: File too large." in process.stderr

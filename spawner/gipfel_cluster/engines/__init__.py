@@ -19,7 +19,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # On demand, so that `-m gipfel_cluster.engines.sandbox` starts without pydantic, which it may not have.
+    # On demand, so that a sandbox starts without pydantic, which its Python may not have.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from . import choice, protocol  # noqa: PLC0415

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from .plan import DriverFile
+from .sandbox.plan import DriverFile
 
 #: Without it there is no driver.
 _FIRST = "libcuda.so.1"
@@ -74,7 +74,7 @@ def driver_files(files: Iterable[tuple[str, str]]) -> tuple[DriverFile, ...]:
         if _LIBRARY.fullmatch(os.path.basename(container)) and container.count("/") > 1  # noqa: PTH119
         else DriverFile(host, container)
         for host, container in files
-        if Path(host).exists()
+        if os.path.exists(host)  # noqa: PTH110 - a Path raises where others may not look
     )
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from ..edf.model import Edf
 from ..model import GipfelError
-from .cdi import FOLDERS, Edits, is_named, named_device
+from .cdi import FOLDERS, Edits, is_named, named_device, unasked_device
 from .driver import driver_files, host_driver, listed_libraries
-from .plan import DriverFile, PlannedMount
+from .sandbox.plan import DriverFile, PlannedMount
 
 _GPUS = "nvidia.com/gpu"
 _SWITCH = "NVIDIA_VISIBLE_DEVICES"
@@ -44,7 +44,7 @@ class Hardware:
         """
         switched_off = edf.env.get(_SWITCH, "all") in _OFF
         if not edf.devices:
-            edits = None if switched_off else named_device(f"{_GPUS}=all", self.cdi_folders)
+            edits = None if switched_off else unasked_device(f"{_GPUS}=all", self.cdi_folders)
             driver = () if switched_off else self._driver(edits)
             return Given(driver=driver)
         nodes: dict[str, str] = {}

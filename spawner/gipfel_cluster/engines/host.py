@@ -47,6 +47,15 @@ class Host:
             for mount in (*request.edf.mounts, *request.mounts)
             if not _is_there_already(mount)
         ]
+        notes += [
+            f"The mount {mount} can be written to, because the EDF has no image."
+            for mount in request.edf.mounts
+            if _is_there_already(mount) and "ro" in mount.flags
+        ]
+        asked = {"entrypoint = true": request.edf.entrypoint, "writable = false": not request.edf.writable}
+        notes += [
+            f"{key} has no effect, because the EDF has no image." for key, set_ in asked.items() if set_
+        ]
         if request.edf.devices:
             notes.append("The devices of the EDF are those of the host, because it has no image.")
         return notes

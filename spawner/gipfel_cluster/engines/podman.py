@@ -10,16 +10,16 @@ from ..edf.check import check_mount
 from ..edf.model import Edf, Mount
 from ..model import GipfelError
 from .bubblewrap import refused_namespaces
-from .cdi import named_device
+from .cdi import unasked_device
 from .hardware import Hardware
-from .mounted import VARIABLE, SquashfsMount, mounts_to_json
-from .podman_child import is_podmans
 from .prepared import prepared_invocation, program_path, squashfuse
 from .protocol import ContainerRequest, Invocation
 from .references import read_reference
+from .sandbox import start_words
+from .sandbox.mounted import VARIABLE, mounts_to_json
+from .sandbox.podman_child import is_podmans
 from .values import bound_names, check_values, not_text, settings
 
-_MOUNTED = ("-I", "-m", "gipfel_cluster.engines.mounted")
 _INITS = ("/usr/bin/catatonit", "/usr/libexec/podman/catatonit", "/usr/lib/podman/catatonit")
 _GPUS = "nvidia.com/gpu=all"
 #: The image's word counts: of the host's these lead to places that the image hasn't got.
@@ -102,10 +102,9 @@ class Podman:
         environment = {name: value for name, value in request.environment.items() if name not in unset}
         environment |= {name: value for name, value in values.items() if not is_podmans(name)}
         if squashed:
-            program = squashfuse()
-            plan = [SquashfsMount(program, each.source, at) for each, at in zip(squashed, given, strict=True)]
-            environment[VARIABLE] = mounts_to_json(plan)
-            argv = (*python, *_MOUNTED, *argv)
+            files = [(each.source, at) for each, at in zip(squashed, given, strict=True)]
+            environment[VARIABLE] = mounts_to_json(squashfuse(), files)
+            argv = (*start_words(python, "mounted"), *argv)
         return Invocation(argv=argv, environment=environment, notes=self._notes(request))
 
     def _devices(self, edf: Edf) -> tuple[str, ...]:
@@ -116,7 +115,7 @@ class Podman:
     def _has_gpus(self, edf: Edf) -> bool:
         if edf.env.get("NVIDIA_VISIBLE_DEVICES", "all") in {"", "void"}:
             return False
-        return named_device(_GPUS, self._hardware.cdi_folders) is not None
+        return unasked_device(_GPUS, self._hardware.cdi_folders) is not None
 
     def _notes(self, request: ContainerRequest) -> tuple[str, ...]:
         edf = request.edf

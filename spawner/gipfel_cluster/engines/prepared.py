@@ -10,11 +10,11 @@ from ..edf.model import Mount
 from ..edf.oci import oci_entry_point
 from ..model import GipfelError
 from .hardware import Hardware
-from .plan import VARIABLE, Plan, PlannedMount
 from .protocol import ContainerRequest, Invocation
+from .sandbox import start_words
+from .sandbox.plan import VARIABLE, Plan, PlannedMount
 from .values import check_values
 
-_SANDBOX = ("-I", "-m", "gipfel_cluster.engines.sandbox")
 _LARGEST = 128 << 10  # bytes: the kernel's limit for one variable
 _HONOURED = frozenset(("ro", "rw", "sqsh", "bind", "rbind", "private", "rprivate", "slave", "rslave"))
 _ALWAYS = frozenset(("nosuid", "nodev", "x-create=auto", "x-create=dir", "x-create=file"))
@@ -78,9 +78,8 @@ def prepared_invocation(
         raise GipfelError(
             f"The EDF and the command are too long for the engine {engine}.", "Shorten its [env]."
         )
-    words = (python,) if isinstance(python, str) else tuple(python)
     return Invocation(
-        argv=(*words, *_SANDBOX),
+        argv=start_words(python, "container"),
         environment={**environment, VARIABLE: content},
         notes=_notes(request, engine),
     )
@@ -120,7 +119,8 @@ def squashfuse() -> str:
 def _planned(mount: Mount) -> PlannedMount:
     is_squashfs = "sqsh" in mount.flags
     check_mount(mount)
-    return PlannedMount(mount.source, mount.destination, is_squashfs or "ro" in mount.flags, is_squashfs)
+    read_only = is_squashfs or "ro" in mount.flags
+    return PlannedMount(mount.source, mount.destination, read_only=read_only, squashfs=is_squashfs)
 
 
 def _notes(request: ContainerRequest, engine: str) -> tuple[str, ...]:

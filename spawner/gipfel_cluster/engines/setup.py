@@ -7,7 +7,7 @@ from ..edf.inside import is_inside
 from ..edf.model import Edf, Mount
 from ..model import GipfelError
 from .protocol import ContainerRequest
-from .rootfs import Layers
+from .sandbox.rootfs import Layers
 
 #: Where the files are in the container: the first of these that no mount of the EDF covers.
 PLACES = ("/run/gipfel/setup", "/opt/gipfel/setup", "/mnt/gipfel/setup", "/gipfel/setup")

@@ -2,9 +2,9 @@
 
 import os
 import pwd
-from pathlib import Path
 
 from .namespaces import NEW_MOUNT, NEW_PID, NEW_USER, SandboxError, unshare
+from .rootfs import read_bytes
 
 _HOW = "Ask for entries in /etc/subuid and /etc/subgid, and for newuidmap (Debian package uidmap)."
 _SECONDS = 30
@@ -53,8 +53,7 @@ def enter_with_subordinate_ids(*, processes: bool) -> None:
 
 
 def _write_maps(process: int, maps: dict[str, tuple[str, ...]]) -> int:
-    # Here, because a container without such ids need not wait for it.
-    import subprocess  # noqa: PLC0415
+    import subprocess
 
     for program, words in maps.items():
         try:
@@ -73,7 +72,7 @@ def _range(path: str, user: int) -> tuple[str, str]:
     except KeyError:
         name = ""
     try:
-        lines = Path(path).read_text().splitlines()
+        lines = read_bytes(path).decode(errors="replace").splitlines()
     except OSError:
         lines = []
     for line in lines:

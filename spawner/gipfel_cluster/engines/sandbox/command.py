@@ -1,20 +1,21 @@
 """The program that makes the container, as a child: what it is given, and what it tells of the command."""
 
-import contextlib
 import os
-import re
 import select
 import time
-from collections.abc import Mapping, Sequence
 
 from .namespaces import SandboxError
 from .supervise import DEFAULTED, shell_status, wait_for
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
 _SECONDS = 30.0
-_COMMAND = re.compile(rb'"child-pid": (\d+)')
+_CHILD = b'"child-pid": '
 
 
-def run_bwrap(bwrap: str, options: Sequence[str], command: Sequence[str]) -> int:
+def run_bwrap(bwrap: str, options: "Sequence[str]", command: "Sequence[str]") -> int:
     """Run a command by bwrap to its end, passing signals on.
 
     Returns
@@ -40,8 +41,10 @@ def run_bwrap(bwrap: str, options: Sequence[str], command: Sequence[str]) -> int
     process = said.command() or child
 
     def forward(number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
+        try:
             os.kill(process, number)
+        except ProcessLookupError:
+            pass
 
     ended: dict[int, int] = {}
     code = wait_for(child, forward, ended)
@@ -53,7 +56,7 @@ def run_bwrap(bwrap: str, options: Sequence[str], command: Sequence[str]) -> int
     return shell_status(code)
 
 
-def run_podman(argv: list[str], environment: Mapping[str, str]) -> int:
+def run_podman(argv: list[str], environment: "Mapping[str, str]") -> int:
     """Run podman to its end, which passes signals on itself.
 
     Returns
@@ -64,8 +67,10 @@ def run_podman(argv: list[str], environment: Mapping[str, str]) -> int:
     child = os.posix_spawn(argv[0], argv, environment, setsigmask=[], setsigdef=DEFAULTED)
 
     def forward(number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
+        try:
             os.kill(child, number)
+        except ProcessLookupError:
+            pass
 
     return shell_status(wait_for(child, forward))
 
@@ -78,7 +83,11 @@ def _is_alive(process: int) -> bool:
     return True
 
 
-def _options_file(options: Sequence[str]) -> int:
+def _options_file(options: "Sequence[str]") -> int:
+    if any("\0" in option for option in options):
+        raise SandboxError("A variable or path of the container has a NUL character, which none can hold.")
+    if any("\0" in option for option in options):
+        raise SandboxError("A variable or path of the container has a NUL character, which none can hold.")
     # Neither variables nor paths belong in an argv, which everybody on the node can read.
     given = os.memfd_create("options")
     with os.fdopen(os.dup(given), "wb") as file:
@@ -102,8 +111,9 @@ class _Said:
                 raise SandboxError(f"bwrap did not start the command within {_SECONDS:.0f} s.")
             if not self._read():
                 return 0
-        match = _COMMAND.search(self._text)
-        return int(match[1]) if match else 0
+        after = self._text.partition(_CHILD)[2]
+        digits = after[: len(after) - len(after.lstrip(b"0123456789"))]
+        return int(digits or b"0")
 
     def exited(self) -> bool:
         """Tell whether the command was started and has ended; to be asked when bwrap has."""

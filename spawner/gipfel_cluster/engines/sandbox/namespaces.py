@@ -1,10 +1,9 @@
 """System calls that Python 3.11 doesn't have: namespaces, mounts, and dying with one's parent."""
 
-import ctypes
+# The part of ctypes in C, from which its other part makes classes that are not needed here, for 2 ms.
+import _ctypes
 import os
 import select
-import signal
-from pathlib import Path
 
 NEW_MOUNT = 0x00020000
 NEW_USER = 0x10000000
@@ -18,6 +17,7 @@ NO_DEV = 0x4
 NO_EXEC = 0x8
 
 _PR_SET_PDEATHSIG = 1
+_SIGKILL = 9
 _MOUNT_SETATTR = 442  # the same number on every architecture
 _ATTRIBUTE_READ_ONLY = 0x1
 _AT_FDCWD = -100
@@ -28,10 +28,24 @@ class SandboxError(Exception):
     """A container that can't be made: one line for a person."""
 
 
+class _Int(_ctypes._SimpleCData):  # type: ignore[type-arg]  # noqa: SLF001
+    _type_ = "i"
+
+
+class _UnsignedLong(_ctypes._SimpleCData):  # type: ignore[type-arg]  # noqa: SLF001
+    _type_ = "L"
+
+
+class _Function(_ctypes.CFuncPtr):
+    _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
+    _restype_ = _Int
+
+
 def _call(name: str, *arguments: object) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if getattr(libc, name)(*arguments) != 0:
-        number = ctypes.get_errno()
+    # Of this process itself, which has the C library.
+    process = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]
+    if _Function(_ctypes.dlsym(process, name))(*arguments) != 0:
+        number = _ctypes.get_errno()
         raise OSError(number, os.strerror(number))
 
 
@@ -57,6 +71,8 @@ def make_read_only(path: str) -> None:
     SandboxError
         The kernel can't; it is older than 5.12.
     """
+    import ctypes
+
     attributes = (ctypes.c_uint64 * 4)(_ATTRIBUTE_READ_ONLY, 0, 0, 0)
     words = (
         ctypes.c_long(_MOUNT_SETATTR),
@@ -81,9 +97,9 @@ def enter_namespaces() -> None:
     user, group = os.geteuid(), os.getegid()
     try:
         _call("unshare", NEW_USER | NEW_MOUNT | NEW_PID)
-        Path("/proc/self/setgroups").write_text("deny")
-        Path("/proc/self/uid_map").write_text(f"0 {user} 1")
-        Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+        for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
+            with open(f"/proc/self/{name}", "w") as file:
+                file.write(text)
     except OSError as error:
         raise SandboxError(
             f"This machine refuses user namespaces ({error.strerror}). Ask for user.max_user_namespaces > 0."
@@ -100,7 +116,7 @@ def mount(
     SandboxError
         It fails; ``what`` names the thing in the message.
     """
-    words = (source.encode(), target.encode(), kind.encode() or None, ctypes.c_ulong(flags), options.encode())
+    words = (source.encode(), target.encode(), kind.encode() or None, _UnsignedLong(flags), options.encode())
     try:
         _call("mount", *words)
     except OSError as error:
@@ -109,7 +125,7 @@ def mount(
 
 def die_with_parent() -> None:
     """Ask for SIGKILL when the thread that started this process ends; lost when credentials change."""
-    _call("prctl", _PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
+    _call("prctl", _PR_SET_PDEATHSIG, _UnsignedLong(_SIGKILL), 0, 0, 0)
 
 
 def is_closed(reader: int) -> bool:

@@ -1,16 +1,16 @@
 """The root of a container: an image below, and above it a layer of memory for everything that is missing."""
 
 import grp
+import os
 import posixpath
 import pwd
-import re
 import stat
-from pathlib import Path
 
 from .namespaces import SandboxError
 
 _LINKS = 40
-_USER_NAME = re.compile(r"[a-z_][a-z0-9_.-]{0,31}", re.IGNORECASE)
+_MOST = 4 << 20  # bytes: a hostile image's table of users must not fill the memory
+_LONGEST_NAME = 32
 
 
 class Layers:
@@ -22,6 +22,8 @@ class Layers:
     def __init__(self, lower: str, upper: str) -> None:
         self._lower = lower
         self._upper = upper
+        #: Where links of the image lead, None for what is no link: it never changes, and may be slow to ask.
+        self._links: dict[str, str | None] = {}
 
     def resolve(self, path: str) -> str:
         """Follow the image's symbolic links, as if the image were the root; the result has none.
@@ -39,9 +41,8 @@ class Layers:
             if part == "..":
                 del done[-1:]
                 continue
-            try:
-                target = str(Path(self._lower, *done, part).readlink())
-            except OSError:
+            target = self._link("/".join((*done, part)))
+            if target is None:
                 done.append(part)
                 continue
             links += 1
@@ -51,6 +52,14 @@ class Layers:
                 done.clear()
             todo.extend(target.split("/")[::-1])
         return "/" + "/".join(done)
+
+    def _link(self, path: str) -> str | None:
+        if path not in self._links:
+            try:
+                self._links[path] = os.readlink(f"{self._lower}/{path}")
+            except OSError:
+                self._links[path] = None
+        return self._links[path]
 
     def folder(self, path: str) -> str:
         """Make a folder and those above it; return its path without links.
@@ -67,14 +76,14 @@ class Layers:
         return path
 
     def _one_folder(self, path: str) -> None:
-        mine = Path(self._upper, path)
-        if mine.is_dir():
+        mine = f"{self._upper}/{path}"
+        if os.path.isdir(mine):
             return
         mode = self._mode(path)
         if mode is not None and not stat.S_ISDIR(mode):
             raise SandboxError(f"/{path} is a file in the image, so that nothing can be mounted below it.")
-        mine.mkdir()
-        mine.chmod(0o755 if mode is None else stat.S_IMODE(mode) | 0o700)
+        os.mkdir(mine)
+        os.chmod(mine, 0o755 if mode is None else stat.S_IMODE(mode) | 0o700)
 
     def file(self, path: str) -> str:
         """Make an empty file where there is none; return its path without links.
@@ -100,51 +109,57 @@ class Layers:
 
     def read(self, path: str) -> str:
         """Read a file of the image as text; empty where there is none."""
-        file = Path(self._lower + self.resolve(path))
+        file = self._lower + self.resolve(path)
         try:
-            return file.read_text(errors="replace") if file.is_file() else ""
+            return read_bytes(file, _MOST).decode(errors="replace") if os.path.isfile(file) else ""
         except OSError:
             return ""
 
     def holds(self, path: str) -> bool:
         """Tell whether the image has something there."""
-        return Path(self._lower + self.resolve(path)).exists()
+        return os.path.exists(self._lower + self.resolve(path))
 
     def is_executable(self, path: str) -> bool:
         """Tell whether the image has a file there that can be executed."""
         try:
             # Not access(2), to which a FUSE file system may say yes in any case.
-            return bool(Path(self._lower + self.resolve(path)).stat().st_mode & 0o111)
+            return bool(os.stat(self._lower + self.resolve(path)).st_mode & 0o111)
         except OSError:
             return False
 
     def link(self, path: str, target: str) -> None:
         """Make a symbolic link over whatever the image has there."""
-        mine = Path(
-            f"{self._upper}{self.folder(posixpath.dirname(path)).rstrip('/')}", posixpath.basename(path)
-        )
-        mine.unlink(missing_ok=True)
-        mine.symlink_to(target)
+        folder = self._upper + self.folder(posixpath.dirname(path)).rstrip("/")
+        mine = f"{folder}/{posixpath.basename(path)}"
+        if os.path.lexists(mine):
+            os.unlink(mine)
+        os.symlink(target, mine)
 
     def _write(self, path: str, content: bytes) -> None:
-        file = Path(self._upper + path)
-        file.write_bytes(content)
-        file.chmod(0o644)
+        with open(self._upper + path, "wb") as file:
+            file.write(content)
+        os.chmod(self._upper + path, 0o644)
 
     def _mode(self, path: str) -> int | None:
         for layer in (self._upper, self._lower):
             try:
-                return Path(layer, path).lstat().st_mode
+                return os.lstat(f"{layer}/{path}").st_mode
             except OSError:
                 continue
         return None
+
+
+def read_bytes(path: str, most: int = -1) -> bytes:
+    """Read a file whole, or its beginning."""
+    with open(path, "rb") as file:
+        return file.read(most)
 
 
 def write_host_files(layers: Layers) -> None:
     """Bring the host's name resolution into the container."""
     for path in ("/etc/resolv.conf", "/etc/hosts"):
         try:
-            content = Path(path).read_bytes()
+            content = read_bytes(path)
         except OSError:
             continue
         layers.write(path, content)
@@ -164,7 +179,7 @@ def write_identity(layers: Layers, user: int, group: int, home: str, name: str) 
         entry = pwd.getpwuid(user)
         name, shell = entry.pw_name, entry.pw_shell
     except KeyError:
-        name, shell = name if _USER_NAME.fullmatch(name) else f"user{user}", "/bin/sh"
+        name, shell = name if _is_user_name(name) else f"user{user}", "/bin/sh"
     try:
         group_name = grp.getgrgid(group).gr_name
     except KeyError:
@@ -179,6 +194,13 @@ def write_identity(layers: Layers, user: int, group: int, home: str, name: str) 
     line = f"{name}:x:{user}:{group}::{home or '/'}:{shell}"
     layers.write("/etc/passwd", "\n".join([line, *users, ""]).encode())
     layers.write("/etc/group", "\n".join([f"{group_name}:x:{group}:", *groups, ""]).encode())
+
+
+def _is_user_name(name: str) -> bool:
+    letters = name.replace("-", "_").replace(".", "_")
+    return (
+        letters.isascii() and letters.isidentifier() and name[0] == letters[0] and len(name) <= _LONGEST_NAME
+    )
 
 
 def _without(table: str, name: str, number: int) -> list[str]:

@@ -2,9 +2,12 @@
 
 import os
 import posixpath
-from collections.abc import Iterable, Mapping
 
-from .plan import PlannedMount
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from .plan import PlannedMount
 
 #: What every container has beside the image and its mounts.
 SYSTEM_FOLDERS = ("/dev", "/proc", "/sys", "/tmp")  # noqa: S108 - the container's own, in memory
@@ -12,14 +15,14 @@ SYSTEM_FOLDERS = ("/dev", "/proc", "/sys", "/tmp")  # noqa: S108 - the container
 
 def bwrap_options(
     root: str,
-    mounts: Iterable[PlannedMount],
+    mounts: "Iterable[PlannedMount]",
     *,
     writable: bool,
     ids: tuple[int, int],
     workdir: str,
-    environment: Mapping[str, str],
+    environment: "Mapping[str, str]",
     hidden: str,
-    devices: Iterable[PlannedMount] | None = None,
+    devices: "Iterable[PlannedMount] | None" = None,
 ) -> list[str]:
     """List the options of bwrap.
 
@@ -54,7 +57,7 @@ def bwrap_options(
     return options
 
 
-def _device_options(devices: Iterable[PlannedMount] | None) -> list[str]:
+def _device_options(devices: "Iterable[PlannedMount] | None") -> list[str]:
     if devices is None:
         return ["--dev-bind", "/dev", "/dev"]
     # The host's shared memory and message queues: the processes of a job share them.

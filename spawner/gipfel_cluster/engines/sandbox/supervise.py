@@ -1,9 +1,14 @@
 """Signals on their way to the command, and its exit status on the way back."""
 
-import contextlib
 import os
-import signal
-from collections.abc import Callable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Callable
+else:
+    # The part in C; what `signal` adds are enumerations, which take longer than all that is done here.
+    import _signal as signal
 
 FORWARDED = frozenset(
     {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT}
@@ -25,7 +30,7 @@ def asked_to_end() -> int:
     return int(min(pending, default=0))
 
 
-def wait_for(child: int, forward: Callable[[int], None], ended: dict[int, int] | None = None) -> int:
+def wait_for(child: int, forward: "Callable[[int], None]", ended: dict[int, int] | None = None) -> int:
     """Pass signals on and reap every child until one has ended.
 
     Parameters
@@ -55,9 +60,11 @@ def shell_status(code: int) -> int:
 
 
 def _reap(ended: dict[int, int]) -> None:
-    with contextlib.suppress(ChildProcessError):
+    try:
         while True:
             process, status = os.waitpid(-1, os.WNOHANG)
             if process == 0:
                 return
             ended[process] = os.waitstatus_to_exitcode(status)
+    except ChildProcessError:
+        return

@@ -4,16 +4,20 @@ Enroot keeps it in ``/etc/rc``, a script for the shell that takes the command as
 image's own working folder. Sources: Enroot, ``docker::configure`` and ``doc/image-format.md``.
 """
 
-from collections.abc import Sequence
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-from .rootfs import Layers
+    from .rootfs import Layers
 
 _SCRIPT = "/etc/rc"
 _SHELL = "/bin/sh"
 _ENTER = 'cd -- "$0" && exec "$@"'
 
 
-def entered(layers: Layers, entry: Sequence[str], command: Sequence[str], workdir: str) -> tuple[str, ...]:
+def entered(
+    layers: "Layers", entry: "Sequence[str]", command: "Sequence[str]", workdir: str
+) -> tuple[str, ...]:
     """Put the entry point before a command; an image without one leaves the command as it is.
 
     Parameters

@@ -2,12 +2,15 @@
 
 import os
 import posixpath
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from . import namespaces
 from .namespaces import SandboxError
-from .plan import Plan, PlannedMount
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from .plan import Plan, PlannedMount
 
 #: Of these podman mounts its own, so that only it can mount something below.
 _ITS_OWN = ("/dev", "/proc", "/sys")
@@ -20,7 +23,7 @@ _ITS_FAMILIES = (
 )
 
 
-def fill_root(root: str, mounts: Sequence[PlannedMount], hidden: str) -> list[PlannedMount]:
+def fill_root(root: str, mounts: "Sequence[PlannedMount]", hidden: str) -> "list[PlannedMount]":
     """Mount everything into a root; return the mounts that only podman can make.
 
     Parameters
@@ -44,8 +47,8 @@ def fill_root(root: str, mounts: Sequence[PlannedMount], hidden: str) -> list[Pl
             left.append(mount)
             continue
         target = root + mount.destination
-        if not Path(target).exists():
-            Path(target).mkdir(parents=True) if Path(mount.source).is_dir() else _make_file(target)
+        if not os.path.exists(target):
+            os.makedirs(target) if os.path.isdir(mount.source) else _make_file(target)
         bound = namespaces.BIND | namespaces.RECURSIVE
         namespaces.mount(mount.source, target, flags=bound, what=f"The mount {mount.source}")
         source = os.path.realpath(mount.source)
@@ -58,15 +61,15 @@ def fill_root(root: str, mounts: Sequence[PlannedMount], hidden: str) -> list[Pl
 
 
 def podman_argv(
-    plan: Plan,
+    plan: "Plan",
     root: str,
     folder: str,
     *,
-    own: Sequence[PlannedMount],
+    own: "Sequence[PlannedMount]",
     ids: tuple[int, int],
     workdir: str,
-    environment: Mapping[str, str],
-    given: Mapping[str, str],
+    environment: "Mapping[str, str]",
+    given: "Mapping[str, str]",
 ) -> list[str]:
     """List the words that run the plan's command in a root, without an image store.
 
@@ -84,7 +87,7 @@ def podman_argv(
     words += ["--interactive", "--log-driver=none", "--unsetenv-all", "--passwd=false", "--no-hosts"]
     # The host's, as far as a container of this kind can have it: a namespace of processes is there already.
     words += ["--network=host", "--pid=host", "--uts=host", "--ulimit=host"]
-    words += ["--ipc=host"] if Path("/dev/mqueue").is_dir() else []
+    words += ["--ipc=host"] if os.path.isdir("/dev/mqueue") else []
     if os.geteuid() == 0 and ids != (0, 0):
         words.append("--userns=keep-id")
     words += [] if plan.writable else ["--read-only", "--read-only-tmpfs=false"]
@@ -97,7 +100,7 @@ def podman_argv(
 
 
 def podman_environment(
-    host: Mapping[str, str], container: Mapping[str, str], folder: str, ids: tuple[int, int]
+    host: "Mapping[str, str]", container: "Mapping[str, str]", folder: str, ids: tuple[int, int]
 ) -> dict[str, str]:
     """Put podman's environment together: its own variables as the host has them, the container's others."""
     environment = {name: value for name, value in host.items() if is_podmans(name)}
@@ -115,16 +118,16 @@ def is_podmans(name: str) -> bool:
     return name in _ITS_VARIABLES or name.startswith(_ITS_FAMILIES)
 
 
-def _devices(plan: Plan, own: Sequence[PlannedMount]) -> list[str]:
+def _devices(plan: "Plan", own: "Sequence[PlannedMount]") -> list[str]:
     if plan.devices is None:
         return ["--volume=/dev:/dev:rslave"]
     words = [f"--device={device.source}:{device.destination}" for device in plan.devices]
-    if not any(mount.destination == _SHARED_MEMORY for mount in own) and Path(_SHARED_MEMORY).is_dir():
+    if not any(mount.destination == _SHARED_MEMORY for mount in own) and os.path.isdir(_SHARED_MEMORY):
         words.append(f"--volume={_SHARED_MEMORY}:{_SHARED_MEMORY}")
     return words
 
 
-def _mount(mount: PlannedMount) -> str:
+def _mount(mount: "PlannedMount") -> str:
     if any(character in path for path in (mount.source, mount.destination) for character in ',"'):
         raise SandboxError(
             f"podman can't mount {mount.source}: below {mount.destination} no path may have a comma."
@@ -134,5 +137,5 @@ def _mount(mount: PlannedMount) -> str:
 
 
 def _make_file(target: str) -> None:
-    Path(target).parent.mkdir(parents=True, exist_ok=True)
-    Path(target).touch()
+    os.makedirs(posixpath.dirname(target), exist_ok=True)
+    os.close(os.open(target, os.O_CREAT | os.O_CLOEXEC, 0o666))

@@ -1,0 +1,120 @@
+"""Make a container and run a command in it, as ``$GIPFEL_CONTAINER`` says.
+
+The outer process passes signals on; the inner one is PID 1 of the container, mounts everything, and reaps.
+SIGKILL of the outer one ends the inner one, and with it every process and every mount.
+"""
+
+import os
+import sys
+
+from . import namespaces
+from .namespaces import SandboxError
+from .plan import VARIABLE, Plan
+from .squashfs import SquashfsServer
+from .supervise import asked_to_end, hold_signals, shell_status, wait_for
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: The exit status that containers have when it was not the command that failed.
+FAILED = 125
+
+
+def run() -> int:
+    """Run the plan of ``$GIPFEL_CONTAINER``; return its exit status, or 125 and say why on stderr."""
+    content = os.environ.pop(VARIABLE, "")
+    if not content:
+        return _failed(SandboxError(f"There is no container to run: {VARIABLE} is not set."))
+    try:
+        return _outer(Plan.from_json(content))
+    except SandboxError as error:
+        return _failed(error)
+
+
+def _failed(error: Exception) -> int:
+    sys.stderr.write(f"gipfel: {' '.join(str(error).split())}\n")
+    sys.stderr.flush()
+    return FAILED
+
+
+def _outer(plan: Plan) -> int:
+    parent = os.getppid()
+    ids = os.geteuid(), os.getegid()
+    hold_signals()
+    if plan.podman:
+        from .subordinate import enter_with_subordinate_ids
+
+        enter_with_subordinate_ids(processes=True)
+    else:
+        namespaces.enter_namespaces()
+    namespaces.die_with_parent()
+    if os.getppid() != parent:
+        return FAILED
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writer)
+        status = FAILED
+        try:
+            status = _inner(plan, ids, reader)
+        except (SandboxError, OSError) as error:
+            status = 128 + asked_to_end() if asked_to_end() else _failed(error)
+        except Exception as error:  # noqa: BLE001 - whatever it was, the exit status and one line must tell
+            status = _failed(SandboxError(f"The container failed: {error!r}."))
+        finally:
+            os._exit(status)
+    os.close(reader)
+    return shell_status(wait_for(child, lambda number: os.kill(child, number)))
+
+
+def _inner(plan: Plan, ids: tuple[int, int], outer: int) -> int:
+    namespaces.die_with_parent()
+    if namespaces.is_closed(outer):
+        return FAILED
+    if not any(os.isatty(stream) for stream in range(3)):
+        # So that a signal to the caller's process group comes once, by way of the outer process.
+        os.setsid()
+    namespaces.mount("none", "/", flags=namespaces.RECURSIVE | namespaces.SLAVE)
+    nothing_special = namespaces.NO_SUID | namespaces.NO_DEV | namespaces.NO_EXEC
+    namespaces.mount("proc", "/proc", "proc", flags=nothing_special, what="The container's /proc")
+    workspace = _make_workspace(plan.scratch)
+    sources = [f"{workspace}/mount-{number}" for number in range(len(plan.mounts))]
+    servers = _mount_images(plan, f"{workspace}/lower", sources)
+    # Here, because it is loaded while the images are mounted.
+    from .assemble import run_in_image
+
+    for server in servers:
+        server.wait()
+    return run_in_image(plan, workspace, sources, ids)
+
+
+def _make_workspace(scratch: str) -> str:
+    workspace = os.path.realpath(scratch) + "/container"
+    os.makedirs(workspace, mode=0o700, exist_ok=True)
+    flags = namespaces.NO_SUID | namespaces.NO_DEV
+    namespaces.mount("tmpfs", workspace, "tmpfs", flags=flags, options="mode=0700", what="The upper layer")
+    # Relative names spare the overlay's options every special character of the path.
+    os.chdir(workspace)
+    for folder in ("lower", "upper", "work", "merged"):
+        os.mkdir(folder)
+    # The root of the container has the mode of this folder, whatever the umask is.
+    os.chmod("upper", 0o755)  # noqa: S103
+    return workspace
+
+
+def _mount_images(plan: Plan, lower: str, sources: "Sequence[str]") -> list[SquashfsServer]:
+    """Mount the image, and what is mounted as an image, at folders of the workspace, all at once."""
+    images = [(plan.image, lower)]
+    for mount, source in zip(plan.mounts, sources, strict=True):
+        if mount.squashfs:
+            os.mkdir(source)
+            images.append((mount.source, source))
+    servers = []
+    for image, target in images:
+        if os.path.isdir(image):
+            flags = namespaces.BIND | namespaces.RECURSIVE
+            namespaces.mount(image, target, flags=flags, what=f"The image {image}")
+        else:
+            servers.append(SquashfsServer(plan.squashfuse, image, target, others=plan.podman))
+    return servers

@@ -1,0 +1,94 @@
+"""Specifications of devices that are broken, hostile or not for everybody."""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from gipfel_cluster.edf import Edf
+from gipfel_cluster.engines.cdi import named_device, unasked_device
+from gipfel_cluster.engines.hardware import Hardware
+from gipfel_cluster.model import GipfelError
+
+GOOD = """
+cdiVersion: 0.6.0
+kind: nvidia.com/gpu
+devices:
+- name: all
+  containerEdits:
+    deviceNodes: [{path: /dev/null}]
+    hooks:
+    - {hookName: createContainer, path: /bin/touch, args: [touch, HOOKED]}
+"""
+BROKEN = {
+    "no yaml": "a: [b",
+    "a tag that makes an object": "!!python/object/apply:os.system [touch HOOKED]",
+    "deep": "[" * 100_000,
+    "deep blocks": "- " * 100_000,
+    "a number for a path": GOOD.replace("/dev/null", "3"),
+    "a relative path": GOOD.replace("/dev/null", "dev/null"),
+    "a nul": GOOD.replace("/dev/null", '"/dev/\\0"'),
+    "no variable": GOOD + "    env: ['=x']\n",
+    "long": "#" * (2 << 20),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_broken_specification_is_one_line_for_who_asks_for_it(tmp_path, what):
+    (tmp_path / "a.yaml").write_text(BROKEN[what].replace("HOOKED", str(tmp_path / "HOOKED")))
+    with pytest.raises(GipfelError, match=r"a\.yaml can't be read") as error:
+        named_device("nvidia.com/gpu=all", [str(tmp_path)])
+    assert len(str(error.value)) < 500
+    assert not (tmp_path / "HOOKED").exists()
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_broken_specification_keeps_nobody_else_from_a_device(tmp_path, what):
+    (tmp_path / "a.yaml").write_text(BROKEN[what])
+    hardware = Hardware(cdi_folders=(str(tmp_path),), libraries=lambda: "")
+    assert hardware.given(Edf(name="x", path=None)).devices is None
+    (tmp_path / "b.yaml").write_text(GOOD)
+    given = hardware.given(Edf(name="x", path=None, devices=("nvidia.com/gpu=all",)))
+    assert [each.source for each in given.devices or ()] == ["/dev/null"]
+
+
+def test_who_names_no_device_needs_none_of_a_name(tmp_path):
+    (tmp_path / "a.yaml").write_text(GOOD.replace("all", "MIG-1"))
+    assert unasked_device("nvidia.com/gpu=all", [str(tmp_path)]) is None
+    with pytest.raises(GipfelError, match=r"Choose one of nvidia\.com/gpu=MIG-1"):
+        named_device("nvidia.com/gpu=all", [str(tmp_path)])
+
+
+def test_the_hooks_of_a_specification_are_not_run(tmp_path):
+    (tmp_path / "a.yaml").write_text(GOOD.replace("HOOKED", str(tmp_path / "HOOKED")))
+    assert named_device("nvidia.com/gpu=all", [str(tmp_path)])
+    assert not (tmp_path / "HOOKED").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="Only root can become another user.")
+def test_what_others_may_not_see_is_as_if_it_were_not_there():
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        folder = Path(name, "cdi")
+        (folder / "private").mkdir(parents=True, mode=0o700)
+        (folder / "a.yaml").write_text(
+            GOOD
+            + f"    mounts: [{{hostPath: {folder}/private/libcuda.so.1,"
+            + " containerPath: /usr/lib/libcuda.so.1}]\n"
+        )
+        (folder / "private").chmod(0o700)
+        process = os.fork()
+        if process == 0:
+            try:
+                os.setuid(65534)
+                hardware = Hardware(cdi_folders=(str(folder),), libraries=lambda: "")
+                seen = hardware.given(Edf(name="x", path=None)).driver
+                unseen = Hardware(cdi_folders=(str(folder / "private"),), libraries=lambda: "")
+                os._exit(0 if (seen, unseen.given(Edf(name="x", path=None)).driver) == ((), ()) else 1)
+            except BaseException as error:
+                sys.stderr.write(repr(error))
+            finally:
+                os._exit(2)
+        assert os.waitpid(process, 0)[1] == 0
