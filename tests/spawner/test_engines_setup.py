@@ -182,10 +182,10 @@ def test_a_file_that_ends_otherwise_starts_nothing(steps, text):
     assert f"gipfel: {file}" in err.splitlines()[-1]
 
 
-def test_an_exit_without_an_error_says_that_nothing_was_started(steps):
+def test_an_exit_without_an_error_fails_since_nothing_was_started(steps):
     file = steps.add("exit 0\n")
     status, out, err = steps.run("env")
-    assert (status, out) == (0, "")
+    assert (status, out) == (1, "")
     assert err == f"gipfel: {file}: a set-up step ended, so the command was not started.\n"
 
 

@@ -17,7 +17,9 @@ _SAY = " ".join(
         # A signal ends a shell with status 0 here, and so does a plain exit.
         'trap \'__gipfel_status=$?; [ "$__gipfel_status" = 0 ] && __gipfel_status=;',
         'printf "gipfel: %s%s: a set-up step ended%s, so the command was not started.\\n" "$__gipfel_name"',
-        '"${__gipfel_line-}" "${__gipfel_status:+ with status $__gipfel_status}" >&2\' EXIT;',
+        '"${__gipfel_line-}" "${__gipfel_status:+ with status $__gipfel_status}" >&2;',
+        # A command that never ran has not succeeded.
+        '[ "$__gipfel_status" ] || exit 1\' EXIT;',
     )
 )
 #: Takes FILE NAME … -- WORD …; a line of FILE that fails ends it, lines of what FILE sources don't.
