@@ -19,6 +19,7 @@ from jupyterhub.singleuser.extension import JupyterHubSingleUser
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.ports import PORTS_VARIABLE, PortRange, hold_port
 
+from .cli.in_terminals import prepare_terminals
 from .kernels import offer_image_kernel
 
 _ANSWER_S = 30.0
@@ -113,7 +114,7 @@ def main() -> None:
     if problem:
         sys.stderr.write(f"gipfel: {problem}\n")
     # A node is shared: messages to kernels go through files of the user's own, not through ports of the node.
-    arguments = ["--KernelManager.transport=ipc"]
+    arguments = ["--KernelManager.transport=ipc", *prepare_terminals(os.environ)]
     if os.geteuid() == 0:
         arguments.append("--allow-root")
     GipfelSingleUser.launch_instance([*arguments, *sys.argv[1:]])

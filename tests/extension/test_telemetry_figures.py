@@ -9,6 +9,8 @@ import plotly.graph_objects
 import pytest
 
 from gipfel_extension.telemetry.figures import figure_delta, saturation_figure, static_image
+from gipfel_extension.telemetry.metric_rows import MetricsFeed, metric_rows
+from gipfel_extension.telemetry.metrics import UserMetric, UserMetrics
 from gipfel_extension.telemetry.sample import HOST_METRICS, Device, Sample, SampleTable
 from gipfel_extension.telemetry.sources.synthetic import SyntheticSource
 
@@ -170,3 +172,78 @@ def test_the_image_of_little_is_not_blank(table):
         io.BytesIO(static_image(saturation_figure(table, window_s=60.0), width=320))
     )
     assert np.ptp(pixels[..., :3]) > 0.5
+
+
+def logged(name: str, values: list[float], *, rank: int | None = None, start: int = 0) -> UserMetric:
+    times = START + (start + np.arange(len(values))) * 10**9
+    return UserMetric(name, "n1", rank, times, times - START, np.array(values))
+
+
+def test_the_users_metrics_are_rows_on_the_same_axis():
+    table = simulated(60)
+    metrics = UserMetrics(
+        (
+            logged("step", list(range(60))),
+            logged("loss", [1.0] * 30 + [float("nan")] + [2.0] * 29, rank=1),
+            logged("loss", [5.0] * 60, rank=0),
+            logged("tokens/<b>s", [2e5] * 60),
+            logged("old", [1.0], start=-600),
+        )
+    )
+    plain = saturation_figure(table, window_s=60.0)
+    figure = saturation_figure(table, window_s=60.0, metrics=metrics)
+    plotly.graph_objects.Figure(figure)
+    json.dumps(figure, allow_nan=False)
+    own = [trace for trace in figure["data"] if trace["uid"].startswith("metrics/")]
+    assert [(trace["uid"], trace["name"]) for trace in own] == [
+        ("metrics/loss", "loss"), ("metrics/tokens/<b>s", "tokens/_b>s")
+    ]  # fmt: skip
+    # Of several ranks the lowest one's.
+    assert set(own[0]["y"]) == {5.0}
+    assert own[0]["x"][0] == START // 10**6
+    assert len(figure["data"]) == len(plain["data"]) + 2
+    rows = sum(key.startswith("yaxis") for key in figure["layout"])
+    assert rows == sum(key.startswith("yaxis") for key in plain["layout"]) + 2
+    titles = [note["text"] for note in figure["layout"]["annotations"]]
+    assert "loss · rank 0" in titles
+    assert figure["layout"]["height"] > plain["layout"]["height"]
+    missing = saturation_figure(table, window_s=60.0, metrics=UserMetrics((metrics.series[1],)))["data"][-1]
+    assert missing["y"].count(None) == 1
+    image = matplotlib.image.imread(io.BytesIO(static_image(figure)))
+    assert image.shape[0] == round(figure["layout"]["height"] * 1.5)
+
+
+def test_seldom_logged_values_are_joined_and_few_metrics_are_drawn():
+    metrics = UserMetrics(tuple(logged(name, [1.0, -2.0]) for name in "abcdef"))
+    assert [each.metric.name for each in metric_rows(metrics)] == ["a", "b", "c"]
+    seldom = UserMetric("loss", "n1", None, np.array([START, START + 50 * 10**9]), np.zeros(2), np.ones(2))
+    (trace,) = [
+        each
+        for each in saturation_figure(simulated(60), window_s=60, metrics=UserMetrics((seldom,)))["data"]
+        if each["uid"] == "metrics/loss"
+    ]
+    assert trace["y"] == [1.0, 1.0]
+
+
+def test_a_live_view_gets_each_point_once_and_a_figure_for_a_new_metric(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    feed = MetricsFeed(path)
+    assert feed.drawn().series == ()
+    assert feed.new() == {}
+
+    def write(step: int, **values: float | None) -> None:
+        times = {"time_ns": START + step * 10**9, "monotonic_ns": step}
+        with path.open("a") as file:
+            file.write(json.dumps({**times, "node": "n", "rank": None, "values": values}) + "\n")
+
+    write(0, loss=1.0)
+    assert feed.new() is None
+    assert feed.drawn().names == ("loss",)
+    write(1, loss=None)
+    write(2, loss=3.0)
+    assert feed.new() == {
+        "metrics/loss": {"x": [START // 10**6 + 1000, START // 10**6 + 2000], "y": [None, 3.0]}
+    }
+    assert feed.new() == {}
+    write(3, speed=1.0)
+    assert feed.new() is None

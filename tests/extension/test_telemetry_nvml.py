@@ -51,6 +51,7 @@ class FakeNvml:
         self.samples: dict[int, Any] = {}
         self.requests: list[tuple[Any, Any]] = []
         self.pcie_reads = 0
+        self.unknown: set[int] = set()
         self._taken = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -116,6 +117,13 @@ class FakeNvml:
         assert kind == pynvml.NVML_CLOCK_SM
         return 1980
 
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: str) -> int:
+        self._check("nvmlDeviceGetCurrentClocksEventReasons")
+        return pynvml.nvmlClocksEventReasonSwPowerCap
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: str) -> int:
+        return pynvml.nvmlClocksThrottleReasonHwThermalSlowdown
+
     def nvmlDeviceGetPcieThroughput(self, handle: str, counter: int) -> int:
         self.pcie_reads += 1
         return 1000 + counter
@@ -150,6 +158,9 @@ class FakeNvml:
         assert isinstance(request, pynvml.c_nvmlGpmMetricsGet_t)
         assert request.version == pynvml.NVML_GPM_METRICS_GET_VERSION
         self._check("nvmlGpmMetricsGet")
+        asked = {request.metrics[place].metricId for place in range(request.numMetrics)}
+        if asked & self.unknown:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
         tags = [
             self.samples[ctypes.cast(sample, ctypes.c_void_p).value].tag
             for sample in (request.sample1, request.sample2)
@@ -172,6 +183,7 @@ HOPPER = {
     1: 99.0,
     2: 87.5,
     3: 31.0,
+    4: 12.5,
     5: 62.0,
     10: 44.0,
     12: 8.0,
@@ -197,6 +209,9 @@ def test_ids_are_pynvmls():
         "PCIE_RX_BYTES": "PCIE_RX_PER_SEC",
         "NVLINK_RX_BYTES": "NVLINK_TOTAL_RX_PER_SEC",
         "NVLINK_TX_BYTES": "NVLINK_TOTAL_TX_PER_SEC",
+        "PIPE_INT_ACTIVE": "INTEGER_UTIL",
+        "C2C_TX_ALL_BYTES": "C2C_TOTAL_TX_PER_SEC",
+        "C2C_RX_ALL_BYTES": "C2C_TOTAL_RX_PER_SEC",
     }
     assert {name: number for name, (number, _) in GPM_METRICS.items()} == {
         name: getattr(pynvml, f"NVML_GPM_METRIC_{gpm}") for name, gpm in names.items()
@@ -220,6 +235,8 @@ def test_gpm_in_our_units_and_what_it_refuses_is_missing():
     assert values["FB_USED"] == 40 * 2**30
     assert values["POWER_USAGE"] == pytest.approx(612.345)
     assert (values["GPU_TEMP"], values["SM_CLOCK"]) == (61, 1980)
+    assert (values["PIPE_INT_ACTIVE"], values["C2C_TX_ALL_BYTES"]) == (0.125, None)
+    assert values["CLOCKS_EVENT_REASONS"] == 4
     assert library.pcie_reads == 0
 
 
@@ -288,6 +305,33 @@ def test_a_gpu_that_is_lost_gives_missing_values():
     library.refused = {}
     clock.now_ns = 2 * 10**9
     assert source.read()[0].values["SM_ACTIVE"] == pytest.approx(0.875)
+
+
+def test_chip_to_chip_in_bytes_where_the_gpu_has_it():
+    source, clock = opened(FakeNvml(gpus=1, gpm={**HOPPER, 100: 3.0, 101: 420_000.0}))
+    clock.now_ns = 10**9
+    values = source.read()[0].values
+    assert (values["C2C_TX_ALL_BYTES"], values["C2C_RX_ALL_BYTES"]) == (3 * MIB, 420_000 * MIB)
+
+
+def test_a_driver_that_refuses_later_metrics_still_gives_the_others():
+    library = FakeNvml(gpus=1, gpm=HOPPER)
+    library.unknown = {100, 101}
+    source, clock = opened(library)
+    for second in (1, 2):
+        clock.now_ns = second * 10**9
+        values = source.read()[0].values
+        assert values["SM_ACTIVE"] == pytest.approx(0.875)
+        assert values["C2C_RX_ALL_BYTES"] is None
+    # Asked once with them, then never again; the windows still follow each other.
+    assert [(first[2], second[2]) for first, second in library.requests] == [(1, 2), (2, 3)]
+
+
+def test_an_old_driver_has_throttle_reasons():
+    library = FakeNvml(gpus=1)
+    library.refused["nvmlDeviceGetCurrentClocksEventReasons"] = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
+    source, _ = opened(library)
+    assert source.read()[0].values["CLOCKS_EVENT_REASONS"] == 64
 
 
 def test_an_old_driver_has_memory_without_version_2():
@@ -368,3 +412,5 @@ def test_a_recorder_reads_gpm_over_the_c_interface(tmp_path):
     assert (last["GPU_UTIL"], last["FB_USED"], last["POWER_USAGE"]) == (0.87, 40 * 2**30, 612.345)
     missing = [name for name, value in last.items() if value != value]
     assert missing == ["PIPE_FP64_ACTIVE", "PIPE_FP16_ACTIVE", "SM_CLOCK"]
+    assert (last["PIPE_INT_ACTIVE"], last["C2C_RX_ALL_BYTES"]) == (0.04, 101 * MIB)
+    assert last["CLOCKS_EVENT_REASONS"] == 0x44

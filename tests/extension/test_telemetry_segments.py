@@ -4,6 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -187,3 +189,30 @@ def test_a_full_disk_is_an_error_of_write(tmp_path):
     writer.abandon()
     with pytest.raises((OSError, ValueError)):
         writer.write([gpu_sample(1)])
+
+
+@pytest.mark.parametrize("form", ["segment", "parquet"])
+def test_a_recording_of_before_a_metric_was_known_still_reads(tmp_path, form):
+    later = {"CLOCKS_EVENT_REASONS", "PIPE_INT_ACTIVE", "C2C_TX_ALL_BYTES", "C2C_RX_ALL_BYTES"}
+    values = {"SM_ACTIVE": 0.5, "CLOCKS_EVENT_REASONS": 4.0, "C2C_RX_ALL_BYTES": 3e11}
+    writer = written(tmp_path / "now", [[gpu_sample(1, **values), host_sample(1, CPU_UTIL=0.25)]])
+    if form == "segment":
+        whole = pa.ipc.open_stream(writer.close()).read_all()
+        old = tmp_path / "old-1-0.closed.arrows"
+        content = whole.drop_columns(sorted(later))
+        with pa.ipc.new_stream(old, content.schema) as stream:
+            stream.write_table(content)
+        table = read_segment(old)
+    else:
+        writer.close()
+        write_parquet(read_samples(tmp_path / "now"), tmp_path / "now.parquet")
+        content = pyarrow.parquet.read_table(tmp_path / "now.parquet").drop_columns(sorted(later))
+        pyarrow.parquet.write_table(content, tmp_path / "old.parquet")
+        table = read_parquet(tmp_path / "old.parquet")
+    new = read_samples(tmp_path / "now")
+    assert table.of(GPU.uuid)["SM_ACTIVE"].tolist() == [0.5]
+    assert all(np.isnan(table.of(GPU.uuid)[metric]).all() for metric in later)
+    # A run whose recorder was replaced by a newer one holds both.
+    both = table.merged(new.since(0))
+    assert set(both.of(GPU.uuid)) >= later
+    assert new.of(GPU.uuid)["CLOCKS_EVENT_REASONS"].tolist() == [4.0]

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from gipfel_widgets import Saturation
+from gipfel_widgets import Saturation, log
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 PLOTLY = "application/vnd.plotly.v1+json"
@@ -147,3 +147,31 @@ def test_the_browser_half_is_small():
     folder = Saturation._esm._path.parent
     sizes = [(folder / name).stat().st_size for name in ("saturation.js", "saturation.css")]
     assert sum(sizes) < 50_000
+
+
+def test_what_is_logged_is_drawn_beside_and_comes_once(recording, watch, wait_for, monkeypatch):
+    work = recording("synthetic:training")
+    monkeypatch.setenv("GIPFEL_RUN", str(work.run.path))
+    log(step=0, loss=3.0)
+    view = watch(60, work.run)
+    (drawn,) = [trace for trace in view.figure["data"] if trace["uid"] == "metrics/loss"]
+    assert drawn["y"] == [3.0]
+    got: list[float] = []
+    for step in range(1, 4):
+        log(step=step, loss=3.0 - step)
+        wait_for(
+            lambda step=step: any(
+                3.0 - step in c["traces"].get("metrics/loss", {"y": []})["y"] for c, _ in view.sent
+            )
+        )
+    for content, _ in view.sent:
+        got += content["traces"].get("metrics/loss", {"y": []})["y"]
+    assert got == [2.0, 1.0, 0.0]
+    log(speed=9.0)
+    wait_for(lambda: any(trace["uid"] == "metrics/speed" for trace in view.figure["data"]))
+    view.stop()
+    still = view._repr_mimebundle_()[0][PLOTLY]
+    assert {"metrics/loss", "metrics/speed"} <= {trace["uid"] for trace in still["data"]}
+    work.stop()
+    assert work.metrics().of("loss").values.tolist() == [3.0, 2.0, 1.0, 0.0]
+    assert "metrics/loss" in {trace["uid"] for trace in work.figure().figure["data"]}

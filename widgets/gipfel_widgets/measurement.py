@@ -8,6 +8,7 @@ from types import TracebackType
 import numpy as np
 
 from gipfel_cluster.model import GipfelError
+from gipfel_extension.telemetry.metrics import UserMetrics, read_metrics
 from gipfel_extension.telemetry.sample import SampleTable
 from gipfel_extension.telemetry.segments import read_samples
 from gipfel_extension.telemetry.stream import SaturationFeed
@@ -124,8 +125,21 @@ class Measurement:
         return self._whole
 
     def figure(self, *, dark: bool = False) -> SaturationPlot:
-        """The plots of the whole measurement."""
-        return SaturationPlot(self.table(), window_s=max(1.0, self.seconds), dark=dark)
+        """The plots of the whole measurement, with what was logged meanwhile."""
+        return SaturationPlot(
+            self.table(), window_s=max(1.0, self.seconds), dark=dark, metrics=self.metrics()
+        )
+
+    def metrics(self) -> UserMetrics:
+        """What this run's processes logged between beginning and end, or until now.
+
+        A measurement that made a run of its own has that of the run that the kernel is in, too: the work logs
+        there.
+        """
+        folders = {self.run.path, *([] if (present := present_run()) is None else [present.path])}
+        found = [read_metrics(folder) for folder in sorted(folders)]
+        last_ns = self._ended_ns or time.time_ns()
+        return UserMetrics.union(found).between(self._started_ns or 0, last_ns)
 
     def summary(self) -> SaturationSummary:
         """Mean, 10th percentile and maximum of each metric by device."""

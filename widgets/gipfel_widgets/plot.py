@@ -4,6 +4,7 @@ import base64
 from typing import Any
 
 from gipfel_extension.telemetry.figures import saturation_figure, static_image
+from gipfel_extension.telemetry.metrics import UserMetrics
 from gipfel_extension.telemetry.sample import SampleTable
 
 PLOTLY = "application/vnd.plotly.v1+json"
@@ -20,12 +21,16 @@ class SaturationPlot:
         Seconds before the newest sample that the time axis shows.
     dark
         Colours for a dark ground.
+    metrics
+        The user's own metrics, drawn below.
     """
 
-    def __init__(self, table: SampleTable, *, window_s: float, dark: bool = False) -> None:
+    def __init__(
+        self, table: SampleTable, *, window_s: float, dark: bool = False, metrics: UserMetrics | None = None
+    ) -> None:
         self.simulated = table.simulated
         #: For ``plotly.graph_objects.Figure(...)``.
-        self.figure = saturation_figure(table, window_s=window_s, dark=dark)
+        self.figure = saturation_figure(table, window_s=window_s, dark=dark, metrics=metrics)
         # The ink is the author's; on a ground of the reader's theme it might not be legible.
         self.figure["layout"]["paper_bgcolor"] = _GROUND[dark]
         # The top margin has room for the legend; plotly.js would reserve it a second time.

@@ -15,6 +15,8 @@ import traitlets
 from gipfel_cluster.model import one_line
 from gipfel_cluster.runs import RunFolder
 from gipfel_extension.telemetry.figures import figure_delta, saturation_figure, static_image
+from gipfel_extension.telemetry.metric_rows import MetricsFeed
+from gipfel_extension.telemetry.metrics import METRICS_FILE, UserMetrics, read_metrics
 from gipfel_extension.telemetry.rows import LINES
 from gipfel_extension.telemetry.sample import Sample, SampleTable
 from gipfel_extension.telemetry.stream import SaturationFeed
@@ -63,8 +65,9 @@ class Saturation(anywidget.AnyWidget):
         self._thread: threading.Thread | None = None
         self._feed, problem = _open(run, self._window)
         status = _absent(problem) if self._feed is None else self._feed.state()
+        self._metrics = None if self._feed is None else MetricsFeed(self._feed.run / METRICS_FILE)
         super().__init__(
-            figure=saturation_figure(self._draw(), window_s=self._window),
+            figure=self._figure(),
             status=status,
             dark_colours={metric: line.dark for metric, line in LINES.items()},
         )
@@ -90,7 +93,7 @@ class Saturation(anywidget.AnyWidget):
         if not self._ended.is_set():
             _end_thread(self._ended, self._thread)
             if self._feed is not None:
-                self.figure = saturation_figure(self._draw(), window_s=self._window)
+                self.figure = self._figure()
                 self.status = {**self._feed.state(), "state": "stale", "message": "This view was stopped."}
             self._show_again()
 
@@ -103,7 +106,10 @@ class Saturation(anywidget.AnyWidget):
 
     def _repr_mimebundle_(self, **_: object) -> tuple[dict[str, Any], dict[str, Any]]:
         table = self.table
-        plot = SaturationPlot(table, window_s=_recorded(table, self._window))._repr_mimebundle_()
+        known = _logged(self._feed)
+        plot = SaturationPlot(
+            table, window_s=_recorded(table, self._window), metrics=known
+        )._repr_mimebundle_()
         if not self._ended.is_set():
             # JupyterLab prefers this one to a figure, and a figure to an image.
             plot["application/vnd.jupyter.widget-view+json"] = {
@@ -125,6 +131,10 @@ class Saturation(anywidget.AnyWidget):
         if self._shown_as is not None:
             _display(self._repr_mimebundle_()[0], self._shown_as, update=True)
 
+    def _figure(self) -> dict[str, Any]:
+        logged = None if self._metrics is None else self._metrics.drawn()
+        return saturation_figure(self._draw(), window_s=self._window, metrics=logged)
+
     def _draw(self) -> SampleTable:
         """What a figure is made of now; the next points follow it."""
         table = self.table
@@ -140,20 +150,22 @@ class Saturation(anywidget.AnyWidget):
         if content.get("type") == "figure":
             self._asked.set()
         elif content.get("type") == "image":
-            image = static_image(saturation_figure(self.table, window_s=self._window))
+            known = _logged(self._feed)
+            image = static_image(saturation_figure(self.table, window_s=self._window, metrics=known))
             self.send({"type": "image"}, buffers=[image])
 
     def _publish(self, samples: Sequence[Sample], status: dict[str, Any], *, redraw: bool) -> None:
         """Send what is new; on the thread that follows the run."""
         fresh = [sample for sample in samples if sample.time_ns > self._drawn.get(sample.device, 0)]
+        logged = {} if self._metrics is None else self._metrics.new()
         # Samples of a pause that was filled later belong between those that are drawn.
-        if redraw or self._asked.is_set() or len(fresh) < len(samples):
+        if redraw or logged is None or self._asked.is_set() or len(fresh) < len(samples):
             self._asked.clear()
-            self.figure = saturation_figure(self._draw(), window_s=self._window)
-        elif fresh:
+            self.figure = self._figure()
+        elif fresh or logged:
             for sample in fresh:
                 self._drawn[sample.device] = max(sample.time_ns, self._drawn.get(sample.device, 0))
-            self.send({"type": "samples", "traces": figure_delta(fresh)})
+            self.send({"type": "samples", "traces": {**figure_delta(fresh), **logged}})
         self.status = status
 
 
@@ -202,6 +214,13 @@ def _follow(view: "weakref.ref[Saturation]", feed: SaturationFeed, ended: thread
             del shown
     finally:
         feed.close()
+
+
+def _logged(feed: SaturationFeed | None) -> UserMetrics | None:
+    try:
+        return None if feed is None else read_metrics(feed.run)
+    except OSError:
+        return None
 
 
 def _recorded(table: SampleTable, window: float) -> float:

@@ -8,6 +8,7 @@ import click
 
 from .edf import edf
 from .kernel import kernel
+from .record import record
 from .runtime import runtime
 from .score import score
 from .submit import submit
@@ -23,6 +24,7 @@ _INTERRUPTED = 130
         "gipfel runtime build ~/.gipfel/runtime   the interpreter and server for images",
         "gipfel kernel add my-env                 a kernel in another environment's container",
         "gipfel submit in.ipynb out.ipynb --wait  a notebook as a batch job",
+        "gipfel record -- python train.py         a command, with a recorder beside it",
         "gipfel score alps-48812                  how well a run used its GPUs",
     ),
 )
@@ -33,6 +35,7 @@ def gipfel() -> None:
 
 gipfel.add_command(edf)
 gipfel.add_command(kernel)
+gipfel.add_command(record)
 gipfel.add_command(runtime)
 gipfel.add_command(score)
 gipfel.add_command(submit)

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from .image import static_image
 from .layout import layout_of
+from .metric_rows import metric_rows
+from .metrics import UserMetrics
 from .rows import GPU_LINES, LINES, Line, Row, rows_of
 from .sample import Columns, Sample, SampleTable
 
@@ -23,8 +25,10 @@ _POINTS = 1200
 _GAP_INTERVALS = 3.5
 
 
-def saturation_figure(table: SampleTable, *, window_s: float, dark: bool = False) -> dict[str, Any]:
-    """What GPUs and host did: a plot per GPU, below them the host's CPU and memory, and its I/O.
+def saturation_figure(
+    table: SampleTable, *, window_s: float, dark: bool = False, metrics: UserMetrics | None = None
+) -> dict[str, Any]:
+    """What GPUs and host did: a plot per GPU, then CPU and memory, I/O, and metrics of the user's own.
 
     Parameters
     ----------
@@ -32,6 +36,8 @@ def saturation_figure(table: SampleTable, *, window_s: float, dark: bool = False
         Seconds before the newest sample that the time axis shows.
     dark
         Colours for a dark ground.
+    metrics
+        The user's own, of the same time; some of them are drawn (:func:`metric_rows.metric_rows`).
 
     Returns
     -------
@@ -40,7 +46,7 @@ def saturation_figure(table: SampleTable, *, window_s: float, dark: bool = False
         y per cent or MB/s; a trace's ``uid`` is ``<device>/<metric>``. Missing values and pauses are gaps.
     """
     last = table.last_ns
-    shown = table if last is None else table.since(last - int(window_s * 1e9))
+    shown = table if last is None else table.since(_first(last, window_s))
     rows = rows_of(shown)
     data = [
         _trace(line, row, number, shown, dark=dark)
@@ -50,6 +56,9 @@ def saturation_figure(table: SampleTable, *, window_s: float, dark: bool = False
     # One entry a metric: it shows and hides the metric of every GPU.
     for first in {trace["legendgroup"]: trace for trace in reversed(data)}.values():
         first["showlegend"] = True
+    own = [] if metrics is None or last is None else metric_rows(metrics.since(_first(last, window_s)))
+    data += [each.trace(len(rows) + place, _points, dark=dark) for place, each in enumerate(own, start=1)]
+    rows += [each.row for each in own]
     return {"data": data, "layout": layout_of(rows, shown, window_s=window_s, dark=dark)}
 
 
@@ -63,6 +72,10 @@ def figure_delta(samples: Iterable[Sample]) -> dict[str, dict[str, list[Any]]]:
                 trace["x"].append(sample.time_ns // 1_000_000)
                 trace["y"].append(_value(sample, line))
     return traces
+
+
+def _first(last_ns: int, window_s: float) -> int:
+    return last_ns - int(window_s * 1e9)
 
 
 def _trace(line: Line, row: Row, number: int, table: SampleTable, *, dark: bool) -> dict[str, Any]:

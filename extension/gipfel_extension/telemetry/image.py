@@ -6,6 +6,8 @@ from typing import Any
 
 _DPI = 100
 _NARROW = 500
+#: From here on a number has no room beside its axis, and is written with k, M or G.
+_LONG = 10_000
 _STYLES: dict[str, Any] = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-.", "longdash": (0, (8, 3))}
 
 
@@ -119,9 +121,14 @@ def _draw(plot: Any, trace: dict[str, Any]) -> None:
 
 
 def _scale(plot: Any, traces: list[dict[str, Any]]) -> None:
-    highest = max((value for trace in traces for value in trace["y"] if value is not None), default=0.0)
-    plot.set_ylim(0, 1.08 * highest or 1.0)
+    values = [value for trace in traces for value in trace["y"] if value is not None]
+    lowest, highest = min(values, default=0.0), max(values, default=0.0)
+    plot.set_ylim(min(0.0, 1.08 * lowest), max(0.0, 1.08 * highest) or (0.0 if lowest < 0 else 1.0))
     plot.locator_params(axis="y", nbins=3)
+    if max(highest, -lowest) >= _LONG:
+        from matplotlib.ticker import EngFormatter  # noqa: PLC0415 - as above
+
+        plot.yaxis.set_major_formatter(EngFormatter(sep=""))
 
 
 def _legend(page: Any, frame: _Frame, traces: list[dict[str, Any]], legend: dict[str, Any], ink: str) -> None:

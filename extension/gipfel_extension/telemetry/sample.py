@@ -11,7 +11,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-#: Metrics of a GPU under DCGM's classic field names, and their units ("1" is a fraction from 0 to 1).
+#: Metrics of a GPU under DCGM's classic field names, and their units ("1" is a fraction from 0 to 1, "bits" a
+#: mask: of ``CLOCKS_EVENT_REASONS`` those of NVML's ``nvmlClocksEventReasons``).
 GPU_METRICS: Mapping[str, str] = {
     "GPU_UTIL": "1",
     "GR_ENGINE_ACTIVE": "1",
@@ -31,6 +32,10 @@ GPU_METRICS: Mapping[str, str] = {
     "POWER_USAGE": "W",
     "GPU_TEMP": "°C",
     "SM_CLOCK": "MHz",
+    "PIPE_INT_ACTIVE": "1",
+    "C2C_TX_ALL_BYTES": "B/s",
+    "C2C_RX_ALL_BYTES": "B/s",
+    "CLOCKS_EVENT_REASONS": "bits",
 }
 
 #: Metrics of the host as one job sees it, and their units.

@@ -59,6 +59,11 @@ class SaturationFeed:
         # What the recorder holds back now reaches the file soon, and the stream began after it.
         self._gap = True
 
+    @property
+    def run(self) -> Path:
+        """The run folder."""
+        return self._telemetry.parent
+
     def poll(self, timeout: float) -> list[Sample]:
         """Samples that are new since the last call; waits up to `timeout` seconds for the first."""
         new: list[Sample] = []

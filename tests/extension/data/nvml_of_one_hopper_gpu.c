@@ -36,6 +36,7 @@ int nvmlDeviceGetUtilizationRates(void *device, utilization *rates) { rates->gpu
 int nvmlDeviceGetPowerUsage(void *device, unsigned *milliwatts) { *milliwatts = 612345; return SUCCESS; }
 int nvmlDeviceGetTemperature(void *device, int sensor, unsigned *degrees) { *degrees = 61; return SUCCESS; }
 int nvmlDeviceGetClockInfo(void *device, int kind, unsigned *megahertz) { return NOT_SUPPORTED; }
+int nvmlDeviceGetCurrentClocksEventReasons(void *device, unsigned long long *reasons) { *reasons = 0x44; return SUCCESS; }
 int nvmlDeviceGetMemoryInfo_v2(void *device, memory_v2 *memory) {
   if (memory->version != (sizeof(memory_v2) | 2u << 24)) return ARGUMENT_VERSION_MISMATCH;
   memory->total = 85899345920ull; memory->reserved = 500000000ull; memory->used = 42949672960ull;

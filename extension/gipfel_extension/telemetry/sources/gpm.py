@@ -5,10 +5,11 @@ of DCGM's own mapping onto GPM, so the numbers agree with DCGM's fields of the s
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 #: Metric → GPM metric id and the factor from NVML's unit (percent, MiB/s) to ours (fraction, B/s).
-GPM_METRICS: dict[str, tuple[int, float]] = {
+GPM_METRICS: Mapping[str, tuple[int, float]] = {
     "GR_ENGINE_ACTIVE": (1, 1 / 100),
     "SM_ACTIVE": (2, 1 / 100),
     "SM_OCCUPANCY": (3, 1 / 100),
@@ -21,7 +22,12 @@ GPM_METRICS: dict[str, tuple[int, float]] = {
     "PCIE_RX_BYTES": (21, 1024.0 * 1024.0),
     "NVLINK_RX_BYTES": (60, 1024.0 * 1024.0),
     "NVLINK_TX_BYTES": (61, 1024.0 * 1024.0),
+    "PIPE_INT_ACTIVE": (4, 1 / 100),
+    "C2C_TX_ALL_BYTES": (100, 1024.0 * 1024.0),
+    "C2C_RX_ALL_BYTES": (101, 1024.0 * 1024.0),
 }
+#: The first drivers with GPM don't know these, and may refuse a request for them as a whole.
+LATER_METRICS = frozenset({"C2C_TX_ALL_BYTES", "C2C_RX_ALL_BYTES"})
 
 #: The shortest window that gives sound numbers.
 SHORTEST_WINDOW_NS = 100_000_000
@@ -51,6 +57,7 @@ class GpmWindow:
         self._instance = instance
         self._samples: list[Any] = []
         self._started_ns = now_ns
+        self._metrics = GPM_METRICS
         try:
             for _ in range(2):
                 self._samples.append(library.nvmlGpmSampleAlloc())
@@ -68,23 +75,34 @@ class GpmWindow:
         # The second sample begins the next window, whatever becomes of this one.
         self._samples.reverse()
         self._started_ns = now_ns
-        request = self._nvml.c_nvmlGpmMetricsGet_t()
-        request.version = self._nvml.NVML_GPM_METRICS_GET_VERSION
-        request.numMetrics = len(GPM_METRICS)
-        request.sample1 = first
-        request.sample2 = second
-        for place, (number, _) in enumerate(GPM_METRICS.values()):
-            request.metrics[place].metricId = number
-        self._nvml.nvmlGpmMetricsGet(request)
-        return {
-            name: self._value(request.metrics[place], factor)
-            for place, (name, (_, factor)) in enumerate(GPM_METRICS.items())
-        }
+        try:
+            return self._compare(first, second, self._metrics)
+        except self._nvml.NVMLError:
+            earlier = {name: each for name, each in GPM_METRICS.items() if name not in LATER_METRICS}
+            values = self._compare(first, second, earlier)
+            self._metrics = earlier
+            return values
 
     def close(self) -> None:
         """Free the samples."""
         while self._samples:
             self._nvml.nvmlGpmSampleFree(self._samples.pop())
+
+    def _compare(
+        self, first: Any, second: Any, metrics: Mapping[str, tuple[int, float]]
+    ) -> dict[str, float | None]:
+        request = self._nvml.c_nvmlGpmMetricsGet_t()
+        request.version = self._nvml.NVML_GPM_METRICS_GET_VERSION
+        request.numMetrics = len(metrics)
+        request.sample1 = first
+        request.sample2 = second
+        for place, (number, _) in enumerate(metrics.values()):
+            request.metrics[place].metricId = number
+        self._nvml.nvmlGpmMetricsGet(request)
+        return {
+            name: self._value(request.metrics[place], factor)
+            for place, (name, (_, factor)) in enumerate(metrics.items())
+        }
 
     def _take(self, sample: Any) -> None:
         if self._instance is None:

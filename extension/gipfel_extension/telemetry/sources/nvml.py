@@ -144,6 +144,11 @@ class NvmlSource:
         values["POWER_USAGE"] = power / 1000 if power is not None else None
         values["GPU_TEMP"] = self._try(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
         values["SM_CLOCK"] = self._try(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM)
+        reasons = self._try(nvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
+        if reasons is None:
+            # The name that drivers before 535 know.
+            reasons = self._try(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
+        values["CLOCKS_EVENT_REASONS"] = float(reasons) if reasons is not None else None
         if self._windows[gpu.device.uuid] is None and self._reads_pcie:
             for name, counter in (
                 ("PCIE_TX_BYTES", nvml.NVML_PCIE_UTIL_TX_BYTES),

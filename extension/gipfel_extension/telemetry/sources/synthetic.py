@@ -33,6 +33,10 @@ def _levels(sm: float, tensor: float, dram: float) -> dict[str, float]:
         "POWER_USAGE": 95.0 + 560.0 * (0.5 * sm + 0.4 * tensor + 0.1 * dram),
         "GPU_TEMP": 34.0 + 30.0 * sm,
         "SM_CLOCK": 1980.0 - 180.0 * tensor,
+        "PIPE_INT_ACTIVE": 0.05 * sm,
+        "C2C_TX_ALL_BYTES": 0.0,
+        "C2C_RX_ALL_BYTES": 0.0,
+        "CLOCKS_EVENT_REASONS": 0.0,
     }
 
 

@@ -1,0 +1,258 @@
+"""The user's own metrics of a run: ``metrics.jsonl``, which ``gipfel_widgets.log`` appends to.
+
+A line is an object of ``time_ns``, ``monotonic_ns``, ``node``, ``rank`` and ``values``. What is no such line,
+as the last one of a process that was killed, is counted and left out.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+#: Name of the file in a run folder.
+METRICS_FILE = "metrics.jsonl"
+
+#: From so many bytes on, lines are read together.
+_MANY_BYTES = 1 << 17
+_NO_RANK = -1
+
+_Key = tuple[str, str, int | None]
+_Part = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class UserMetric:
+    """One metric of one rank, sorted by time.
+
+    Parameters
+    ----------
+    rank
+        None where the process named none.
+    time_ns
+        UTC since the epoch, on the clock of the samples.
+    values
+        NaN where it was noted as missing.
+    """
+
+    name: str
+    node: str
+    rank: int | None
+    time_ns: NDArray[np.int64]
+    monotonic_ns: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class UserMetrics:
+    """What a run's processes logged.
+
+    Parameters
+    ----------
+    damaged
+        Lines that could not be read; text values aren't among them, but are left out too.
+    lost
+        Calls that a process could not write, as it said later.
+    """
+
+    series: tuple[UserMetric, ...] = ()
+    damaged: int = 0
+    lost: int = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names in the order in which they came up."""
+        return tuple(dict.fromkeys(series.name for series in self.series))
+
+    def of(self, name: str, rank: int | None = None) -> UserMetric | None:
+        """A metric of a rank; of the lowest one where none is named."""
+        found = [each for each in self.series if each.name == name and rank in (None, each.rank)]
+        return min(found, key=lambda each: -1 if each.rank is None else each.rank, default=None)
+
+    @classmethod
+    def union(cls, parts: Sequence["UserMetrics"]) -> "UserMetrics":
+        """Those of several runs; a metric that several have is that of the first."""
+        series: dict[tuple[str, str, int | None], UserMetric] = {}
+        for part in parts:
+            for each in part.series:
+                series.setdefault((each.name, each.node, each.rank), each)
+        return cls(
+            tuple(series.values()), sum(part.damaged for part in parts), sum(part.lost for part in parts)
+        )
+
+    def since(self, first_ns: int) -> "UserMetrics":
+        """The values at or after a time; metrics without any are left out."""
+        return self.between(first_ns, 2**63 - 1)
+
+    def between(self, first_ns: int, last_ns: int) -> "UserMetrics":
+        """The values from a first to a last time, both included; metrics without any are left out."""
+        kept = []
+        for each in self.series:
+            start = int(np.searchsorted(each.time_ns, first_ns))
+            end = int(np.searchsorted(each.time_ns, last_ns, side="right"))
+            if end > start:
+                rows = slice(start, end)
+                columns = {name: getattr(each, name)[rows] for name in ("time_ns", "monotonic_ns", "values")}
+                kept.append(replace(each, **columns))
+        return UserMetrics(tuple(kept), self.damaged, self.lost)
+
+
+class MetricsReader:
+    """Reads a file on from where it was, so that a view that looks again pays for what is new.
+
+    Parameters
+    ----------
+    path
+        ``metrics.jsonl``; it needn't be there yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._rest = b""
+        self._parts: dict[_Key, list[_Part]] = {}
+        self._damaged = self._lost = 0
+
+    def poll(self) -> bool:
+        """Read what was appended; whether there was anything.
+
+        Raises
+        ------
+        OSError
+            The file is there and can't be read.
+        """
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except FileNotFoundError:
+            return False
+        self._offset += len(data)
+        whole, end, self._rest = (self._rest + data).rpartition(b"\n")
+        if not end:
+            return False
+        parts = _together(whole) if len(whole) > _MANY_BYTES else None
+        for key, part in (self._one_by_one(whole) if parts is None else parts).items():
+            self._parts.setdefault(key, []).append(part)
+        return True
+
+    def metrics(self) -> UserMetrics:
+        """Everything read so far; a line that has no end yet is left out, and not counted as damaged."""
+        series = []
+        for key, parts in self._parts.items():
+            time_ns, monotonic_ns, values = (np.concatenate(each) for each in zip(*parts, strict=True))
+            self._parts[key] = [(time_ns, monotonic_ns, values)]
+            # One process writes in order; several under one rank, or a clock that was set, don't.
+            order = np.argsort(time_ns, kind="stable")
+            series.append(UserMetric(*key, time_ns[order], monotonic_ns[order], values[order]))
+        return UserMetrics(tuple(series), self._damaged, self._lost)
+
+    def _one_by_one(self, whole: bytes) -> dict[_Key, _Part]:
+        rows: dict[_Key, list[tuple[int, int, float]]] = {}
+        for line in filter(None, whole.split(b"\n")):
+            try:
+                content = json.loads(line)
+                when = _when(content)
+                rank = None if content["rank"] is None else int(content["rank"])
+                node, values = str(content["node"]), dict(content["values"])
+                self._lost += int(content.get("lost", 0))
+            except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+                self._damaged += 1
+                continue
+            for name, value in values.items():
+                if value is None or isinstance(value, int | float):
+                    rows.setdefault((name, node, rank), []).append((*when, _number(value)))
+        return {key: _part(*zip(*found, strict=True)) for key, found in rows.items()}
+
+
+def _when(content: Any) -> tuple[int, int]:
+    times = content["time_ns"], content["monotonic_ns"]
+    if any(type(each) is not int or abs(each) >= 2**63 for each in times):
+        raise ValueError("no times")
+    return times
+
+
+def _part(times: Sequence[int], monotonic: Sequence[int], values: Sequence[float]) -> _Part:
+    return np.array(times, np.int64), np.array(monotonic, np.int64), np.array(values, np.float64)
+
+
+def _together(whole: bytes) -> dict[_Key, _Part] | None:
+    """Many sound lines at once, several times as fast; None where they must be looked at one by one."""
+    if whole.count(b"null") != whole.count(b'"rank":null') or b'"lost"' in whole:
+        # In columns, a value that was noted as missing looks like one that wasn't noted.
+        return None
+    import pyarrow.json  # noqa: PLC0415 - most runs have few lines
+
+    fields = [(name, pa.int64()) for name in ("time_ns", "monotonic_ns", "rank")]
+    try:
+        table = pyarrow.json.read_json(
+            pa.BufferReader(whole),
+            read_options=pyarrow.json.ReadOptions(block_size=1 << 23),
+            parse_options=pyarrow.json.ParseOptions(
+                explicit_schema=pa.schema([*fields, ("node", pa.string())])
+            ),
+        ).combine_chunks()
+        needed = [table.column(name) for name in ("time_ns", "monotonic_ns", "node", "values")]
+        values = table.column("values").combine_chunks()
+        columns = {
+            values.type.field(place).name: values.field(place) for place in range(values.type.num_fields)
+        }
+    except (pa.ArrowException, KeyError, AttributeError):
+        return None
+    if any(column.null_count for column in needed):
+        return None
+    times, monotonic = (column.to_numpy() for column in needed[:2])
+    writers = _writers(needed[2].combine_chunks(), table.column("rank").combine_chunks())
+    parts = {}
+    for name, column in columns.items():
+        kind = column.type
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+            continue
+        numbers = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        there = column.is_valid().to_numpy(zero_copy_only=False)
+        for (node, rank), of in writers.items():
+            rows = of[there[of]]
+            if len(rows):
+                parts[(name, node, rank)] = times[rows], monotonic[rows], numbers[rows]
+    return parts
+
+
+def _writers(nodes: Any, ranks: Any) -> dict[tuple[str, int | None], NDArray[np.int64]]:
+    """Who wrote which rows."""
+    named = nodes.dictionary_encode()
+    names = named.dictionary.to_pylist()
+    codes = ranks.fill_null(_NO_RANK).to_numpy() * len(names) + named.indices.to_numpy()
+    order = np.argsort(codes, kind="stable")
+    different, first = np.unique(codes[order], return_index=True)
+    writers = {}
+    for code, rows in zip(different.tolist(), np.split(order, first[1:]), strict=True):
+        rank, place = divmod(code, len(names))
+        writers[(names[place], None if rank == _NO_RANK else rank)] = rows
+    return writers
+
+
+def read_metrics(run: Path) -> UserMetrics:
+    """The user's metrics in a run folder; none where there is no file.
+
+    Raises
+    ------
+    OSError
+        The file is there and can't be read.
+    """
+    reader = MetricsReader(run / METRICS_FILE)
+    reader.poll()
+    return reader.metrics()
+
+
+def _number(value: float | None) -> float:
+    if value is None:
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.nan

@@ -1,0 +1,140 @@
+"""The reader of the user's own metrics: what processes wrote, were killed at, and wrote together."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gipfel_extension.telemetry import metrics
+from gipfel_extension.telemetry.metrics import MetricsReader, read_metrics
+
+START = 1_700_000_000 * 10**9
+
+
+def line(step: int, rank: int | None = 0, node: str = "n1", **values: object) -> str:
+    content = {"time_ns": START + step * 10**9, "monotonic_ns": step * 10**9, "node": node, "rank": rank}
+    return json.dumps({**content, "values": {"step": step, **values}}, separators=(",", ":")) + "\n"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "metrics.jsonl"
+
+
+def test_ranks_apart_and_missing_is_no_zero(file, tmp_path):
+    file.write_text(line(0, loss=1.5) + line(0, rank=1, loss=2.5) + line(1, loss=None) + line(2, val=3))
+    found = read_metrics(tmp_path)
+    assert found.names == ("step", "loss", "val")
+    assert [(each.name, each.rank, len(each.values)) for each in found.series if each.name == "loss"] == [
+        ("loss", 0, 2), ("loss", 1, 1)
+    ]  # fmt: skip
+    loss = found.of("loss")
+    # Noted as missing at step 1; not noted at all at step 2.
+    assert np.isnan(loss.values).tolist() == [False, True]
+    assert loss.time_ns.tolist() == [START, START + 10**9]
+    assert loss.monotonic_ns.tolist() == [0, 10**9]
+    assert found.of("loss", rank=1).values.tolist() == [2.5]
+    assert found.of("nope") is None
+    assert found.between(START + 2 * 10**9, START + 9 * 10**9).names == ("step", "val")
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        '{"time_ns":17000', "null", "[]", '{"time_ns":1}', "\x00\x00\x00", "[" * 100_000, '"x"', "1" * 5000,
+        '{"time_ns":1e99,"monotonic_ns":1,"node":"n","rank":0,"values":{}}',
+        '{"time_ns":1,"monotonic_ns":1,"node":"n","rank":"x","values":{}}',
+        '{"time_ns":1,"monotonic_ns":1,"node":"n","rank":0,"values":[1]}',
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("length", [3, 3000])
+def test_a_line_that_is_none_is_counted_and_left_out(file, tmp_path, odd, length):
+    lines = [line(step) for step in range(length)]
+    file.write_text("".join([*lines[:2], odd + "\n", *lines[2:]]))
+    found = read_metrics(tmp_path)
+    assert found.of("step").values.tolist() == list(range(length))
+    assert found.damaged == 1
+
+
+@pytest.mark.parametrize("length", [1, 4000])
+def test_a_last_line_without_an_end_waits_for_it(file, length):
+    text = "".join(line(step) for step in range(length + 1))
+    file.write_text(text[:-7])
+    reader = MetricsReader(file)
+    assert reader.poll()
+    assert len(reader.metrics().of("step").values) == length
+    with file.open("a") as more:
+        more.write(text[-7:])
+    assert reader.poll()
+    assert reader.metrics().of("step").values.tolist() == list(range(length + 1))
+    assert not reader.poll()
+    assert reader.metrics().damaged == 0
+
+
+def test_texts_are_no_numbers_and_wide_integers_are_rounded(file, tmp_path):
+    file.write_text(line(0, phase="warm-up", tokens=2**62, flag=True, big=10**400))
+    found = read_metrics(tmp_path)
+    assert found.names == ("step", "tokens", "flag", "big")
+    assert (found.of("tokens").values[0], found.of("flag").values[0]) == (2.0**62, 1.0)
+    assert np.isnan(found.of("big").values[0])
+
+
+def test_calls_that_were_lost_are_known(file, tmp_path):
+    later = json.loads(line(1)) | {"lost": 12}
+    file.write_text(line(0) + json.dumps(later) + "\n")
+    assert read_metrics(tmp_path).lost == 12
+
+
+@pytest.mark.parametrize("rank", [None, 0])
+def test_many_lines_at_once_read_as_one_by_one(file, tmp_path, monkeypatch, rank):
+    ranks = [rank] if rank is None else range(7)
+    texts = [
+        line(step, rank=each, node=f"n{(each or 0) % 3}", loss=1 / (step + 1), phase="2026-01-01",
+             done=step > 100, **({"val": step} if step % 10 == 0 else {}))
+        for step in range(2000) for each in ranks
+    ]  # fmt: skip
+    file.write_text("".join(texts))
+    calls = []
+    together = metrics._together
+    monkeypatch.setattr(metrics, "_together", lambda whole: calls.append(together(whole)) or calls[-1])
+    quick = read_metrics(tmp_path)
+    assert calls[0]
+    monkeypatch.setattr(metrics, "_MANY_BYTES", 1 << 40)
+    slow = read_metrics(tmp_path)
+    assert len(calls) == 1
+    key = [(each.name, each.node, each.rank) for each in slow.series]
+    other = {(each.name, each.node, each.rank): each for each in quick.series}
+    assert set(key) == set(other)
+    for each in slow.series:
+        same = other[(each.name, each.node, each.rank)]
+        for name in ("time_ns", "monotonic_ns", "values"):
+            assert getattr(each, name).tolist() == getattr(same, name).tolist()
+            assert getattr(each, name).dtype == getattr(same, name).dtype
+
+
+def test_several_processes_write_one_file_while_it_is_read(file, tmp_path):
+    code = (
+        "import sys\nfrom gipfel_widgets import log\nfor step in range(3000): log(step=step, text='x' * 150)"
+    )
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            env={**os.environ, "GIPFEL_RUN": str(tmp_path), "RANK": str(rank)},
+        )
+        for rank in range(4)
+    ]
+    reader = MetricsReader(file)
+    while any(each.poll() is None for each in writers):
+        reader.poll()
+    reader.poll()
+    found = reader.metrics()
+    assert (found.damaged, [each.rank for each in found.series if each.name == "step"].sort()) == (0, None)
+    assert all(found.of("step", rank).values.tolist() == list(range(3000)) for rank in range(4))
+
+
+def test_a_run_without_a_file_has_none(tmp_path):
+    assert read_metrics(tmp_path).series == ()
