@@ -99,13 +99,14 @@ def test_importing_a_package_starts_nothing(package):
     assert done.stdout.split()[:2] == ["1", "False"]
 
 
-def test_batchspawners_route_is_gone_and_ours_is_there():
+def test_batchspawners_handler_is_gone_and_ours_is_there():
     probe = (
         "import gipfel_spawner; from jupyterhub.apihandlers import default_handlers as h;"
-        "paths = [each[0] for each in h]; print([p for p in paths if 'batchspawner' in p or 'gipfel' in p])"
+        "print([f'{each[0]} {each[1].__module__}' for each in h])"
     )
     done = subprocess.run(
         [sys.executable, "-c", probe], capture_output=True, text=True, timeout=60, check=True
     )
-    assert "batchspawner" not in done.stdout
-    assert "'/api/gipfel/server'" in done.stdout
+    assert "batchspawner.api" not in done.stdout
+    assert "'/api/batchspawner gipfel_spawner.callback'" in done.stdout
+    assert "'/api/gipfel/server gipfel_spawner.callback'" in done.stdout
