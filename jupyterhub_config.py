@@ -119,6 +119,13 @@ c.EDFSpawner.cluster = os.environ.get("GIPFEL_CLUSTER", c.EDFSpawner.scheduler)
 c.EDFSpawner.engine = os.environ.get("GIPFEL_ENGINE", "bubblewrap")
 c.EDFSpawner.runtime = os.environ.get("GIPFEL_RUNTIME", "")
 c.EDFSpawner.state_folder = str(state)
+# Several clusters, or groups of partitions under names of their own: the form asks which. What one leaves out
+# is set above. "broker" is for a hub without Slurm: `python -m gipfel_cluster.broker.hub` runs where that is.
+# c.EDFSpawner.clusters = {
+#     "alps": {"environment": {"SLURM_CONF": "/etc/slurm/alps.conf"}},
+#     "alps-debug": {"environment": {"SLURM_CONF": "/etc/slurm/alps.conf"}, "partitions": ["debug"]},
+#     "bristen": {"scheduler": "broker", "broker_socket": "/run/gipfel/bristen", "engine": "ce"},
+# }
 # Several servers of one user at once, each in an environment of its own.
 c.JupyterHub.allow_named_servers = True
 # What the form offers for one click; every option of the form may stand here, 'edf' among them.
@@ -139,7 +146,8 @@ c.EDFSpawner.server_ports = os.environ.get("GIPFEL_SERVER_PORTS", "")
 c.EDFSpawner.audit_log = os.environ.get("GIPFEL_AUDIT_LOG", str(state / "audit.jsonl"))
 
 # Administrators see who runs what where on the page /hub/gipfel/servers, and find a link to it on theirs. Who
-# is one is the authenticator's to say: c.Authenticator.admin_users.
+# is one is the authenticator's to say: c.Authenticator.admin_users. The one above also wants a second
+# password for them: c.SharedPasswordAuthenticator.admin_password.
 c.JupyterHub.template_paths = [HUB_TEMPLATES]
 
 # More time for a running job with one press in the lab, such as 1:00:00. Slurm lets only operators give it,

@@ -6,7 +6,7 @@ from jupyterhub.apihandlers.users import UserServerAPIHandler
 from jupyterhub.handlers import default_handlers as page_handlers
 from jupyterhub.handlers.pages import SpawnHandler
 
-from .callback import ServerRouteHandler
+from .callback import ServerRouteHandler, StockRouteHandler
 from .form.refusal import CheckedServerHandler, PlainSpawnHandler
 from .form.routes import ROUTES
 from .leaving.routes import ActivityRouteHandler, ExtendRouteHandler
@@ -17,8 +17,11 @@ from .spawner import EDFSpawner
 __all__ = ["HUB_TEMPLATES", "EDFSpawner"]
 
 # Importing batchspawner registers a route where a server's token may set any attribute of its spawner, the
-# command that runs as the user among them. The hub reads this list after it has imported its spawner class.
-default_handlers[:] = [each for each in default_handlers if each[1] is not BatchSpawnerAPIHandler]
+# command that runs as the user among them. A hub imports all installed spawners, whichever is its own.
+default_handlers[:] = [
+    (each[0], StockRouteHandler, *each[2:]) if each[1] is BatchSpawnerAPIHandler else each
+    for each in default_handlers
+]
 # JupyterHub stores options before its spawner can refuse them.
 default_handlers[:] = [
     (each[0], CheckedServerHandler, *each[2:]) if each[1] is UserServerAPIHandler else each

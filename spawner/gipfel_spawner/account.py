@@ -31,8 +31,14 @@ def account_of(name: str, *, state_folder: Path, needs_unix_user: bool) -> Accou
     Raises
     ------
     GipfelError
-        The cluster needs a unix user and there is none, or the home folder can't be made.
+        The cluster needs a unix user and there is none, the name holds a control character, or the home
+        folder can't be made.
     """
+    if not name.isprintable():
+        raise GipfelError(
+            f"No server can run for {name!r}: the name holds a control character.",
+            "Ask the hub's administrators for another one.",
+        )
     try:
         entry = pwd.getpwnam(name)
     except (KeyError, ValueError):

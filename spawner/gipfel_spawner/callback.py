@@ -4,6 +4,7 @@ import json
 from collections.abc import Awaitable
 from typing import Annotated, TypeVar
 
+from batchspawner.api import BatchSpawnerAPIHandler
 from jupyterhub.apihandlers import APIHandler
 from pydantic import Field, StrictInt, ValidationError
 from tornado import web
@@ -85,3 +86,16 @@ class ServerRouteHandler(OwnServerHandler):
         if not spawner.take_port(report.port):
             raise web.HTTPError(403, "This server is not being started, or has given its port already.")
         self.answer(report)
+
+
+class StockRouteHandler(BatchSpawnerAPIHandler):
+    """batchspawner's own route, for hubs whose spawner is batchspawner's; for ours there is none."""
+
+    async def prepare(self) -> None:
+        """Answer 404 where the hub's spawner, or one of this user's, is ours."""
+        await super().prepare()
+        spawners = getattr(self.current_user, "spawners", {}).values()
+        if issubclass(self.settings["spawner_class"], EDFSpawner) or any(
+            isinstance(each, EDFSpawner) for each in spawners
+        ):
+            raise web.HTTPError(404)

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy.orm import object_session
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.scheduler.protocol import JobRequest, LostJobError
+from gipfel_cluster.scheduler.protocol import JobRequest, LostJobError, Scheduler
 
 from .cluster.letting_go import MarkFinder
 from .cluster.watcher import UNSEEN
@@ -39,13 +39,15 @@ class EDFSpawner(StartingSpawner):
         """
         self._begin_start()
         self._port_taken, self.port = False, 0
-        # Nobody outside this machine has to reach a server that runs on it.
-        self.ip = "127.0.0.1" if self.scheduler == "local" else "0.0.0.0"  # noqa: S104
         self._token_digest = _digest(self.api_token)
         self._starting = True
         self._ends.pop(self._log_name, None)
         try:
-            await self._submit(self.chosen_options())
+            options = self.chosen_options()
+            self.cluster_name = self.site_of(options.cluster).name
+            # Nobody outside this machine has to reach a server that runs on it.
+            self.ip = "127.0.0.1" if self.site.is_local else "0.0.0.0"  # noqa: S104
+            await self._submit(options)
             return await self._await_server()
         except GipfelError as error:
             self.note_misfit(error)
@@ -68,11 +70,12 @@ class EDFSpawner(StartingSpawner):
         self.job_id = await self._submit_marked(request)
         # Saved now, not when the server answers: a hub that restarts meanwhile finds its job again.
         self._save_state()
-        self._progress.say(10, f"Job {self.job_id} is submitted.")
+        where = f" to {self.cluster_name}" if self.clusters else ""
+        self._progress.say(10, f"Job {self.job_id} is submitted{where}.")
 
     async def _submit_marked(self, request: JobRequest) -> str:
         """Submit so that the job is found whatever happens meanwhile: to this start, to the hub, to Slurm."""
-        self._mark = f"gipfel-{secrets.token_hex(8)}"
+        self._mark = f"{self.marks}{secrets.token_hex(8)}"
         self._save_state()
         try:
             # A second run on another node would be no server of this start.
@@ -86,6 +89,17 @@ class EDFSpawner(StartingSpawner):
         except asyncio.CancelledError:
             self._watcher.end_lost(LostJobError(self._mark, request.user))
             raise
+
+    @property
+    def marks(self) -> str:
+        """How the marks of this hub's jobs begin; another hub on the same cluster has another secret."""
+        secret: bytes = self.user.settings.get("cookie_secret") or b""
+        return f"gipfel-{hashlib.sha256(b'marks' + secret).hexdigest()[:12]}-"
+
+    def all_schedulers(self) -> tuple[Scheduler, ...]:
+        """The schedulers of the hub's clusters, each once."""
+        found = [self._shared(site).scheduler for site in self.sites.values()]
+        return tuple({id(each): each for each in found}.values())
 
     def owns(self, token: str) -> bool:
         """Whether this is the token of the server that was started last."""

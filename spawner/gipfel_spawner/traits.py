@@ -22,11 +22,24 @@ class SpawnerTraits(SlurmSpawner):  # type: ignore[misc]
     """
 
     scheduler = Enum(
-        ["local", "slurm"],
+        ["local", "slurm", "broker"],
         default_value="local",
-        help="Where jobs run: 'slurm', or 'local' for processes of the hub's machine.",
+        help="Where jobs run: 'slurm', 'local' for processes of the hub's machine, or 'broker' for a Slurm "
+        "that is not where the hub is, through the process behind `broker_socket`.",
+    ).tag(config=True)
+    broker_socket = Unicode(
+        "",
+        help="For the scheduler 'broker': the socket of `python -m gipfel_cluster.broker.hub`, which runs "
+        "where Slurm's commands are. The hub then needs neither them, nor their files, nor sudo.",
     ).tag(config=True)
     cluster = Unicode("local", help="The cluster's name, in run folders and in the form.").tag(config=True)
+    clusters = Dict(
+        help="Several clusters, or groups of partitions, from which users choose; the first is the default. "
+        "Each name has a dictionary that may set 'scheduler', 'partitions' (those that are offered), "
+        "'environment' (of the scheduler's commands and of jobs, such as SLURM_CONF), 'exec_prefix', "
+        "'broker_socket', 'engine', 'engines', 'runtime', 'python' and 'hub_connect_url'; what it leaves out "
+        "is the trait of that name. Default: none, the one of the traits, whose name `cluster` gives.",
+    ).tag(config=True)
     engine = Unicode("bubblewrap", help="What starts the containers of EDFs that have an image.").tag(
         config=True
     )
@@ -96,6 +109,7 @@ class SpawnerTraits(SlurmSpawner):  # type: ignore[misc]
     # JupyterHub's own, which has no annotations.
     _check_pending: bool
     _spawn_future: Any
+    hub_connect_url: str | None
 
     def site_defaults(self) -> UserOptions:
         """What a user gets who chose nothing.

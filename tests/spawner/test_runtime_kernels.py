@@ -158,7 +158,7 @@ def test_folders_that_are_kept_are_linked_and_not_fetched(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("version", [(3, 9), (3, 10)])
-def test_an_older_python_has_log_and_one_line_about_the_rest(tmp_path: Path, version: tuple[int, int]) -> None:
+def test_an_older_python_has_log_and_a_line_on_the_rest(tmp_path: Path, version: tuple[int, int]) -> None:
     tree = tmp_path / "tree"
     packages = tree / SITE_PACKAGES
     packages.mkdir(parents=True)

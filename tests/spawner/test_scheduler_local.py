@@ -104,6 +104,31 @@ wait
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("moment", [0.0, 0.02, 0.05, 0.1])
+def test_a_submission_that_is_broken_off_leaves_no_job(tmp_path: Path, moment: float) -> None:
+    async def run() -> None:
+        local = scheduler(tmp_path)
+        submitting = asyncio.ensure_future(local.submit(request(tmp_path, "exec sleep 300")))
+        await asyncio.sleep(moment)
+        submitting.cancel()
+        try:
+            await local.cancel(await submitting)
+        except asyncio.CancelledError:
+            assert submitting.cancelled()
+        end = time.monotonic() + 20
+        while any("gipfel_cluster.scheduler.keeper" in line for line in below_here()):
+            assert time.monotonic() < end, below_here()
+            await asyncio.sleep(0.1)
+        jobs = [each.name for each in (tmp_path / "jobs").glob("*")]
+        assert {each.answer for each in (await local.query(jobs)).values()} <= {"ended"}
+
+    def below_here() -> list[str]:
+        found = (Path(f"/proc/{pid}/cmdline") for pid in descendants(os.getpid()))
+        return [path.read_bytes().replace(b"\0", b" ").decode() for path in found if path.exists()]
+
+    asyncio.run(run())
+
+
 def test_the_time_limit_ends_a_job(tmp_path: Path) -> None:
     async def run() -> None:
         local = scheduler(tmp_path)

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from gipfel_cluster.job import batch_script
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler.account import acting_as
-from gipfel_cluster.scheduler.protocol import JobRequest, JobStatus
+from gipfel_cluster.scheduler.protocol import JobRequest, JobStatus, LostJobError
 from gipfel_cluster.scheduler.slurm import SlurmScheduler, submit_arguments
 
 _TEXTS = (
@@ -144,7 +144,11 @@ def test_a_silent_slurm_is_one_line_and_unknown(tmp_path: Path) -> None:
         ("echo 'squeue: fatal: Could not establish a configuration source' >&2; exit 1", "unknown"),
         ("exit 1", "unknown"),
         ("exit 0", "ended"),
-        ("printf '\\377\\376|garbage'", "ended"),
+        ("printf '\\377\\376|garbage'", "unknown"),
+        ("echo '||||||||||'", "unknown"),
+        ("echo 'Welcome to the cluster.'; echo '5|RUNNING|n1|N/A|0|None|normal|1|N/A|'", "ended"),
+        ("yes x", "unknown"),
+        ("printf '4|PENDING|n|N/A|0|R|p|%05000d|x|' 1", "unknown"),
     ],
 )
 def test_only_slurm_itself_can_say_that_a_job_ended(tmp_path: Path, squeue: str, answer: str) -> None:
@@ -159,10 +163,19 @@ def test_a_missing_slurm_is_one_line(tmp_path: Path) -> None:
     assert asyncio.run(slurm.query(["1"]))["1"].answer == "unknown"
 
 
-def test_a_job_number_that_is_none(tmp_path: Path) -> None:
-    program(tmp_path, "sbatch", "echo hello; echo world")
-    with pytest.raises(GipfelError, match="gave no job number"):
-        asyncio.run(fake(tmp_path).submit(REQUEST))
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("echo hello; echo world", "gave no job number"),
+        (":", "gave no job number"),
+        ("yes x", "printed more"),
+    ],
+)
+def test_a_job_whose_number_is_not_told_may_be_there(tmp_path: Path, body: str, said: str) -> None:
+    program(tmp_path, "sbatch", body)
+    with pytest.raises(LostJobError, match=said) as caught:
+        asyncio.run(fake(tmp_path).submit(REQUEST.model_copy(update={"mark": "gipfel-7"})))
+    assert caught.value.mark == "gipfel-7"
 
 
 def one_machine() -> ModuleType:
@@ -235,16 +248,18 @@ class TestReal:
         ],
     )
     def test_every_way_to_act_as_a_user_submits_and_cancels(self, real: Any, prefix: str) -> None:
+        mark = f"gipfel-test-{abs(hash(prefix))}"
+
         async def run() -> None:
             slurm = SlurmScheduler(environment={**os.environ, **real.environment}, exec_prefix=prefix)
             request = REQUEST.model_copy(
-                update={"script": "#!/bin/sh\nsleep 300\n", "user": "nobody", "mark": "gipfel-test-1"}
+                update={"script": "#!/bin/sh\nsleep 300\n", "user": "nobody", "mark": mark}
             )
             job = await slurm.submit(request)
             owner = real.call(["squeue", "--noheader", f"--jobs={job}", "--format=%u"]).strip()
             assert owner == "nobody"
-            assert await slurm.find("gipfel-test-1") == job
-            assert await slurm.find("gipfel-test-2") is None
+            assert await slurm.find(mark) == job
+            assert await slurm.find(f"{mark}0") is None
             await slurm.cancel(job, user="nobody")
             assert (await ended(slurm, job)).state == "CANCELLED"
 

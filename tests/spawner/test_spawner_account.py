@@ -28,6 +28,9 @@ def test_a_hub_user_without_a_unix_account_gets_a_home_of_its_own(tmp_path: Path
 def test_a_cluster_needs_a_unix_user(tmp_path: Path) -> None:
     with pytest.raises(GipfelError, match="no unix user 'ada-nobody-knows'"):
         account_of("ada-nobody-knows", state_folder=tmp_path, needs_unix_user=True)
+    for name in ("a\nb", "a\0b", "a\u2028b"):
+        with pytest.raises(GipfelError, match="control character"):
+            account_of(name, state_folder=tmp_path, needs_unix_user=False)
     account = account_of("nobody", state_folder=tmp_path, needs_unix_user=True)
     assert account.user == "nobody"
     assert account_environment(account, "nobody", {"X": "1"})["USER"] == "nobody"

@@ -110,6 +110,14 @@ def test_the_stock_route_and_its_attributes_are_gone(hub: Any, waiting: str) -> 
     assert untouched(hub)
 
 
+def test_a_hub_with_the_stock_spawner_keeps_its_route(new_hub: Any) -> None:
+    hub = new_hub("c.JupyterHub.spawner_class = 'batchspawner.SlurmSpawner'")
+    hub.call("POST", "/users/stock")
+    token = hub.call("POST", "/users/stock/tokens", {}).content["token"]
+    answer = hub.call("POST", "/batchspawner", {}, token=token)
+    assert (answer.status, answer.content["message"]) == (200, "BatchSpawner data configured")
+
+
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize(
     "how", ["Content-Length: 1000000000", "Content-Length: 1001", "Transfer-Encoding: chunked"]

@@ -59,6 +59,7 @@ EXPECTED = {
     "registry-missing.pyxis": ("registry-missing", "nvidia/pytorch"),
     "registry-syntax.pyxis": ("registry-missing", "master:5000"),
     "reservation-refused.sbatch": ("reservation-refused", ""),
+    "setup-step": ("setup-step", "/users/ada/.edf/dies.setup"),
     "time-limit": ("time-limit", ""),
     "token-refused": ("token-refused", ""),
     "unknown-user-on-node": ("unknown-user", ""),

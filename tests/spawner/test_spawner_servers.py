@@ -143,7 +143,7 @@ def test_a_server_that_is_used_or_whose_user_was_not_warned_is_not_culled(new_hu
 
 
 def test_culling_stops_what_is_idle_keeps_what_is_used_and_says_what_it_saved(new_hub: Any) -> None:
-    hub = new_hub(*CULLING, "c.EDFSpawner.default_time = '4:00:00'")
+    hub = new_hub(*CULLING, *PAGES[:2], "c.EDFSpawner.default_time = '4:00:00'")
     idle = start(hub, "fina", {"user_options": {"gpus": 3}})
     used = start(hub, "gero", {"user_options": {"gpus": 4}})
     silent = start(hub, "hugo", {"user_options": {"gpus": 4}})
@@ -155,10 +155,21 @@ def test_culling_stops_what_is_idle_keeps_what_is_used_and_says_what_it_saved(ne
     assert (line["by"], line["reason"], line["gpus"]) == ("culling", "idle for 60 min", 3)
     assert line["gpu_hours_saved"] == pytest.approx(6.0, abs=0.1)
     assert hub.call("GET", "/gipfel/servers").content["saved_gpu_hours"] == line["gpu_hours_saved"]
+    _, page = hub.browser("fina").get("/hub/user/fina/lab")
+    assert f"Job {line['job_id']} was stopped: idle for 60 min." in page
     time.sleep(1.5)
     assert hub.ready("gero")
     assert hub.ready("hugo")
     stop(hub, "gero", "hugo")
+
+
+def test_a_server_cannot_claim_more_saved_hours_than_it_was_given(new_hub: Any) -> None:
+    hub = new_hub(*CULLING)
+    token = start(hub, "ivar", {"user_options": {"gpus": 2, "time": "1:00:00"}})
+    report(hub, token, idle_s=3600, warned_s=600, ends=10**11)
+    until(lambda: hub.server("ivar") == {}, 20, hub)
+    (line,) = [each for each in audit(hub, "ivar") if each["event"] == "cull"]
+    assert line["gpu_hours_saved"] == 2.0
 
 
 def test_the_audit_log_tells_a_servers_life_and_no_secret(hub: Any) -> None:

@@ -113,3 +113,28 @@ def test_silence_on_the_way_neither_ends_nor_loses_the_job(
     until(lambda: (tmp_path / "cancelled").exists(), 70, hub)
     slurm(squeue="echo '41|CANCELLED||N/A|15|None|'")
     until(lambda: hub.server(hub.user) == {}, 30, hub)
+
+
+def test_a_job_that_no_server_owns_is_on_the_administrators_page(
+    new_hub: Any, slurm: Any, tmp_path: Path
+) -> None:
+    hub = new_hub(
+        "c.EDFSpawner.scheduler = 'slurm'",
+        "c.Authenticator.admin_users = {'root'}",
+        "c.EDFSpawner.answer_limit = 2",
+        environment={"PATH_FIRST": str(tmp_path / "bin")},
+    )
+    slurm(sinfo=SINFO, sbatch=f'echo "$@" > {tmp_path}/argv; echo 7', squeue=":", scancel=":")
+    start(hub)
+    until(lambda: not hub.server("root"), 20, hub)
+    words = (tmp_path / "argv").read_text().split()
+    mark = next(word.removeprefix("--comment=") for word in words if word.startswith("--comment="))
+    others = "8|gipfel-000000000000-1|ada|RUNNING|\\n9||bea|RUNNING|"
+    slurm(squeue=f"printf '7|{mark}|carl|RUNNING|\\n{others}\\n'")
+    status, page = hub.browser("root").get("/hub/gipfel/servers")
+    assert status == 200
+    assert "Job 7 of carl, running: <code>scancel 7</code>" in page
+    assert "Job 8" not in page
+    assert "Job 9" not in page
+    slurm(squeue="sleep 60")
+    assert "Slurm did not answer" in hub.browser("root").get("/hub/gipfel/servers")[1]

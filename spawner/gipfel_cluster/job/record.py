@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..edf import Edf
+from ..runtime import Runtime
 from ..scheduler.hostlist import expand_hostlist
 from .spec import JobSpec
 
@@ -23,7 +24,13 @@ def now() -> str:
 
 
 def describe_run(
-    spec: JobSpec, edf: Edf | None, command: Sequence[str], environment: Mapping[str, str], node: str
+    spec: JobSpec,
+    edf: Edf | None,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    node: str,
+    runtime: Runtime,
 ) -> dict[str, Any]:
     """The record at the start of a run: options, resolved EDF and digest, nodes, versions, command."""
     return {
@@ -42,6 +49,7 @@ def describe_run(
         "edf_digest": edf.digest if edf else None,
         "image": _image_identity(edf),
         "engine": spec.engine if edf and edf.image else "host",
+        "runtime": {"root": runtime.root, "prefix": runtime.prefix, "version": runtime.version},
         "interval": spec.interval,
         "command": list(command),
         "versions": _versions(),

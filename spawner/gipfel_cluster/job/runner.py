@@ -1,5 +1,6 @@
 """The host side of a job: everything that happens on its node around the container."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -87,7 +88,7 @@ class JobRunner:
         # The first word alone: the others may be a user's.
         command = list(self.spec.command)
         command[0] = runtime.python if command[0] == PYTHON else command[0]
-        record = describe_run(self.spec, edf, command, self.environment, self.node)
+        record = describe_run(self.spec, edf, command, self.environment, node=self.node, runtime=runtime)
         run.write_record(record)
         print(f"gipfel: the record of this run is {run.path}", file=sys.stderr, flush=True)  # noqa: T201
         engine = engine_for(edf or Edf(name="", path=None), self.spec.engine)
@@ -185,8 +186,14 @@ def main() -> int:
     try:
         return JobRunner(_given(os.environ.pop(JOB_VARIABLE, "")), os.environ).run()
     except GipfelError as error:
-        print(f"gipfel: {error}", file=sys.stderr, flush=True)  # noqa: T201
-        return 1
+        problem = str(error)
+    except OSError as error:
+        # A full disk, a quota, a file system that went away: nothing of ours, and a stack helps nobody.
+        where = f": {error.filename}" if error.filename else ""
+        problem = f"The job can't go on on its node: {error.strerror or error}{where}."
+    with contextlib.suppress(OSError):  # the log may be on the disk that is full
+        print(f"gipfel: {problem}", file=sys.stderr, flush=True)  # noqa: T201
+    return 1
 
 
 def _given(content: str) -> JobSpec:
@@ -197,4 +204,7 @@ def _given(content: str) -> JobSpec:
     try:
         return JobSpec.model_validate_json(content)
     except ValueError as error:
-        raise GipfelError(f"{JOB_VARIABLE} does not hold a job: {error}") from error
+        raise GipfelError(
+            f"{JOB_VARIABLE} does not hold a job of this version of Gipfel.",
+            "Are the hub's and the nodes' Gipfel the same?",
+        ) from error

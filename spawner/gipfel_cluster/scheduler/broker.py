@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..broker.client import ask
+from ..broker.client import Answer, ask
 from ..broker.messages import (
     AddressAnswer,
     AddressRequest,
@@ -13,6 +13,7 @@ from ..broker.messages import (
     PartitionsRequest,
     QueryAnswer,
     QueryRequest,
+    Request,
     SubmitAnswer,
     SubmitRequest,
 )
@@ -32,7 +33,7 @@ class BrokerScheduler:
 
     async def submit(self, request: JobRequest) -> str:
         """Submit through the broker, which checks the request again."""
-        return (await ask(self._socket, SubmitRequest(job=request), SubmitAnswer)).job_id
+        return (await self._ask(SubmitRequest(job=request), SubmitAnswer)).job_id
 
     async def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         """Ask the broker once for a thousand jobs."""
@@ -40,7 +41,7 @@ class BrokerScheduler:
         for start in range(0, len(asked), _MOST_AT_ONCE):
             some = tuple(asked[start : start + _MOST_AT_ONCE])
             try:
-                found |= (await ask(self._socket, QueryRequest(job_ids=some), QueryAnswer)).jobs
+                found |= (await self._ask(QueryRequest(job_ids=some), QueryAnswer)).jobs
             except (GipfelError, ValueError) as error:
                 why = error.problem if isinstance(error, GipfelError) else "A job's number can't be one."
                 found |= dict.fromkeys(some, JobStatus(answer="unknown", reason=why))
@@ -48,12 +49,15 @@ class BrokerScheduler:
 
     async def cancel(self, job_id: str, *, user: str = "") -> None:  # noqa: ARG002 - the Protocol's
         """Cancel through the broker, as its user."""
-        await ask(self._socket, CancelRequest(job_id=job_id), Done)
+        await self._ask(CancelRequest(job_id=job_id), Done)
 
     async def address(self, node: str) -> str:
         """Where the job's node reaches another one."""
-        return (await ask(self._socket, AddressRequest(node=node), AddressAnswer)).address
+        return (await self._ask(AddressRequest(node=node), AddressAnswer)).address
 
     async def partitions(self) -> tuple[Partition, ...]:
         """Every partition."""
-        return (await ask(self._socket, PartitionsRequest(), PartitionsAnswer)).partitions
+        return (await self._ask(PartitionsRequest(), PartitionsAnswer)).partitions
+
+    async def _ask(self, request: Request, answer: type[Answer]) -> Answer:
+        return await ask(self._socket, request, answer)

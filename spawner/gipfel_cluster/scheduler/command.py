@@ -21,6 +21,10 @@ class CommandResult(Frozen):
     errors: str
 
 
+class PrintedTooMuchError(GipfelError):
+    """A command was killed for what it printed; what it had done by then is not known."""
+
+
 async def run_command(
     argv: Sequence[str],
     *,
@@ -68,6 +72,8 @@ async def run_command(
             process.wait(),
             _give(process.stdin, given.encode()),
         )
+        # Who is cancelled meanwhile hears of it; asyncio would log it a second time, with its stack.
+        talk.add_done_callback(lambda done: done.cancelled() or done.exception())
         output, errors, *_ = await asyncio.wait_for(talk, limit)
     finally:
         if process.returncode is None:
@@ -79,7 +85,7 @@ async def run_command(
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(rest, _END_SECONDS)
     if max(len(output), len(errors)) > most_bytes:
-        raise GipfelError(
+        raise PrintedTooMuchError(
             f"{argv[0]} printed more than {most_bytes} bytes and was killed.",
             "Tell the cluster's administrators.",
         )

@@ -1,6 +1,7 @@
 """The machine itself as a scheduler: each job a detached process that outlives whoever started it."""
 
 import asyncio
+import contextlib
 import json
 import re
 import secrets
@@ -49,6 +50,7 @@ class LocalScheduler:
         self._environment = dict(environment)
         self._python = python
         self._node = socket.gethostname()
+        self._unwanted: set[asyncio.Task[None]] = set()
 
     async def submit(self, request: JobRequest) -> str:
         """Start the job now; what only a cluster has (account, memory, more nodes) is not looked at."""
@@ -95,11 +97,24 @@ class LocalScheduler:
             seconds=seconds,
         )
         try:
-            await _hand_over(keeper, plan)
+            handing = asyncio.ensure_future(_hand_over(keeper, plan))
+            await asyncio.shield(handing)
         except GipfelError:
             await self.cancel(job_id)
             raise
+        except asyncio.CancelledError:
+            # Nobody learns this job's number: it must not outlive who asked for it.
+            unwanted = asyncio.ensure_future(self._end_unwanted(job_id, handing))
+            self._unwanted.add(unwanted)
+            unwanted.add_done_callback(self._unwanted.discard)
+            raise
         return job_id
+
+    async def _end_unwanted(self, job_id: str, handing: "asyncio.Future[None]") -> None:
+        with contextlib.suppress(GipfelError):
+            await handing
+        with contextlib.suppress(GipfelError):
+            await self.cancel(job_id)
 
     async def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         """How each job is, from its keeper and the state that it left."""

@@ -32,6 +32,8 @@ Name = Annotated[Line, _word(r"[A-Za-z0-9_][A-Za-z0-9_.@+,-]*", 128)]
 Constraint = Annotated[Line, _word(r"[A-Za-z0-9_.,&|*()\[\]:+-]+", 256)]
 #: An amount of memory per node, such as ``64G``.
 Memory = Annotated[Line, _word(r"[0-9]{1,9}[KMGT]?", 10)]
+#: A unix user; empty for the one that asks.
+User = Annotated[Line, _word(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*\$?", 128)]
 #: A hostlist, such as ``nid[001-004]``.
 Hostlist = Annotated[Line, _word(r"[A-Za-z0-9][A-Za-z0-9_.,\[\]-]*", 4096)]
 #: A time limit in Slurm's syntax.
@@ -68,7 +70,7 @@ class JobRequest(Frozen):
     requeue: bool = True
     site_arguments: tuple[Annotated[Line, Field(pattern=r"^-", max_length=1000)], ...] = ()
     environment: dict[str, str] = Field(default={})
-    user: Annotated[Line, Field(pattern=r"^(?:[A-Za-z0-9_][A-Za-z0-9_.@-]*\$?)?$", max_length=128)] = ""
+    user: User = ""
 
     @field_validator("script")
     @classmethod
@@ -107,6 +109,15 @@ class JobStatus(Frozen):
     wants: str = ""
     place: int | None = None
     stuck: bool = False
+
+
+class MarkedJob(Frozen):
+    """A job that waits or runs; ``mark`` is that of its request, ``user`` its unix user."""
+
+    job_id: str
+    mark: str
+    user: str
+    state: str
 
 
 class LostJobError(GipfelError):

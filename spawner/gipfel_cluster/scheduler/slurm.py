@@ -4,18 +4,21 @@ import contextlib
 import time
 from collections.abc import Mapping, Sequence
 
+from ..broker.hub.carry import carried
 from ..model import GipfelError, one_line
 from .account import acting_as
-from .command import CommandResult, run_command
-from .protocol import JobRequest, JobStatus, LostJobError, Partition
+from .command import CommandResult, PrintedTooMuchError, run_command
+from .protocol import JobRequest, JobStatus, LostJobError, MarkedJob, Partition
 from .site import Choices
 from .slurm_answers import (
     JOB_FIELDS,
     MARK_FIELDS,
+    OWNED_FIELDS,
     SilentSlurmError,
     read_address,
     read_jobs,
     read_marked,
+    read_marks,
     refusal,
 )
 from .slurm_line import LINE_FIELDS, read_line
@@ -27,6 +30,9 @@ _LINE_SECONDS = 15.0
 _PATIENCE = 6
 # One argument holds 128 KiB, and a job's number with its comma at most 11 bytes.
 _MOST_JOBS = 4000
+
+
+_UNREADABLE = JobStatus(answer="unknown", reason="squeue's answer can't be read.")
 
 
 class SlurmScheduler:
@@ -43,15 +49,26 @@ class SlurmScheduler:
         How to act as another user; see `acting_as`.
     limit
         Seconds that a command may take; six times as many for submitting and for asking about jobs.
+    carrier
+        What takes a job's environment from the front of its input, as `broker.hub.carry` does, and becomes
+        the command behind it. Default: none, the command that acts as another user gets that environment.
     """
 
     name = "slurm"
 
-    def __init__(self, *, environment: Mapping[str, str], exec_prefix: str = "", limit: float = 10.0) -> None:
+    def __init__(
+        self,
+        *,
+        environment: Mapping[str, str],
+        exec_prefix: str = "",
+        limit: float = 10.0,
+        carrier: Sequence[str] = (),
+    ) -> None:
         wanted = ("PATH", "SLURM_CONF", "LD_LIBRARY_PATH")
         self._environment = {name: environment[name] for name in wanted if name in environment}
         self._exec_prefix = exec_prefix
         self._limit = limit
+        self._carrier = tuple(carrier)
         self._partitions: tuple[float, tuple[Partition, ...]] | None = None
         self._addresses: dict[str, tuple[float, str]] = {}
         self._site = SlurmSite(self._run)
@@ -75,17 +92,17 @@ class SlurmScheduler:
                 given=request.script,
                 patience=_PATIENCE,
             )
-        except SilentSlurmError as error:
+        except (SilentSlurmError, PrintedTooMuchError) as error:
             # It may have taken the job and not come to say so.
             raise LostJobError(request.mark, request.user, error) from None
         # Only the last line: a plugin may print before it. A federated cluster adds ";name".
         lines = result.output.strip().splitlines()
         job_id = lines[-1].partition(";")[0].strip() if lines else ""
         if not job_id.isdecimal():
-            raise GipfelError(
-                f"Slurm gave no job number (sbatch): {one_line(result.output)[:200]!r}.",
-                "Look for the job with squeue; tell the cluster's administrators.",
-            )
+            fix = "Look for the job with squeue; tell the cluster's administrators."
+            said = one_line(result.output)[:200]
+            untold = GipfelError(f"Slurm gave no job number (sbatch): {said!r}.", fix)
+            raise LostJobError(request.mark, request.user, untold)
         return job_id
 
     async def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
@@ -107,7 +124,13 @@ class SlurmScheduler:
         argv = ("squeue", "--noheader", "--states=all", f"--jobs={','.join(asked)}", f"--Format={JOB_FIELDS}")
         missing = JobStatus(answer="ended", reason="Slurm no longer knows this job.")
         try:
-            found = read_jobs((await self._run(argv, patience=_PATIENCE)).output)
+            output = (await self._run(argv, patience=_PATIENCE)).output
+            found = read_jobs(output)
+            if output.strip() and not found:
+                # Not a word about any job: it is no answer, and ends nothing.
+                missing = _UNREADABLE
+        except ValueError:
+            found, missing = {}, _UNREADABLE
         except GipfelError as error:
             # squeue says so only of a single job; of several it leaves the unknown ones out.
             if not (len(asked) == 1 and "Invalid job id" in error.problem):
@@ -135,6 +158,17 @@ class SlurmScheduler:
         """
         argv = ("squeue", "--noheader", "--states=all", f"--Format={MARK_FIELDS}")
         return read_marked((await self._run(argv, patience=_PATIENCE)).output, mark)
+
+    async def marked(self, prefix: str) -> tuple[MarkedJob, ...]:
+        """The jobs that wait or run and whose mark begins so.
+
+        Raises
+        ------
+        GipfelError
+            Slurm does not answer.
+        """
+        argv = ("squeue", "--noheader", "--states=PENDING,CONFIGURING,RUNNING", f"--Format={OWNED_FIELDS}")
+        return read_marks((await self._run(argv)).output, prefix)
 
     async def cancel(self, job_id: str, *, user: str = "") -> None:
         """Cancel with ``scancel`` as the job's user; returns before the job has ended."""
@@ -188,6 +222,8 @@ class SlurmScheduler:
         patience: int = 1,
     ) -> CommandResult:
         program = argv[0]
+        if environment is not None and self._carrier:
+            argv, given, environment = (*self._carrier, *argv), carried(environment) + given, None
         full = (*acting_as(user, self._exec_prefix), *argv)
         limit = self._limit * patience
         try:

@@ -5,7 +5,7 @@ from datetime import datetime
 from ..model import GipfelError, one_line
 from .gres import parse_gpus
 from .hostlist import expand_hostlist
-from .protocol import JobStatus
+from .protocol import JobStatus, MarkedJob
 from .slurm_reasons import can_never_start, explain_reason
 from .slurm_states import WAITING, answer_of
 
@@ -19,6 +19,8 @@ JOB_FIELDS = ",".join(
 )
 #: squeue's fields for `read_marked`.
 MARK_FIELDS = "JobID:|,Comment:|"
+#: squeue's fields for `read_marks`.
+OWNED_FIELDS = "JobID:|,Comment:|,UserName:|,State:|"
 
 _ADVICE = (
     ("invalid partition", "Pick another partition."),
@@ -59,7 +61,7 @@ def read_jobs(output: str) -> dict[str, JobStatus]:
     jobs: dict[str, JobStatus] = {}
     for line in output.splitlines():
         fields = [field.strip() for field in line.split("|")]
-        if len(fields) < 6:
+        if len(fields) < 6 or not fields[0][:1].isdecimal():
             continue
         job_id, state, nodes, start, status, reason = fields[:6]
         partition, count, gpus = (*fields[6:9], "", "", "")[:3]
@@ -86,6 +88,17 @@ def read_marked(output: str, mark: str) -> str | None:
         if mark and rest.rstrip("|").strip() == mark:
             return job_id.strip()
     return None
+
+
+def read_marks(output: str, prefix: str) -> tuple[MarkedJob, ...]:
+    """The jobs of ``squeue --Format=OWNED_FIELDS`` whose comment begins with ``prefix``."""
+    found = []
+    for line in output.splitlines():
+        fields = [field.strip() for field in line.split("|")]
+        if len(fields) >= 4 and fields[0][:1].isdecimal() and fields[1].startswith(prefix):
+            job_id, mark, user, state = fields[:4]
+            found.append(MarkedJob(job_id=job_id, mark=mark, user=user, state=state))
+    return tuple(found)
 
 
 def read_address(output: str) -> str | None:

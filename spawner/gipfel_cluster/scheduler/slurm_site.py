@@ -83,9 +83,10 @@ class SlurmSite:
         argv = (arguments[0], "--test-only", *arguments[1:])
         result = await self._run(argv, user=request.user, given=request.script)
         match = _START.search(result.errors) or _START.search(result.output)
-        if not match:
-            raise GipfelError("Slurm gave no expected start.")
-        moment = datetime.fromisoformat(match[1]).astimezone()
+        try:
+            moment = datetime.fromisoformat(match[1] if match else "").astimezone()
+        except (ValueError, OverflowError):
+            raise GipfelError("Slurm gave no expected start.") from None
         soon = (moment - datetime.now().astimezone()).total_seconds() < _SOON_SECONDS
         return "" if soon else moment.isoformat()
 

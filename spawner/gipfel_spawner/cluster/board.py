@@ -29,11 +29,16 @@ class SiteBoard:
         Is asked; one that knows partitions only offers no choices.
     fresh
         Seconds that partitions are taken for current.
+    only
+        The partitions that are offered; all where it is empty.
     """
 
-    def __init__(self, scheduler: Scheduler, *, fresh: float = _FRESH_SECONDS) -> None:
+    def __init__(
+        self, scheduler: Scheduler, *, fresh: float = _FRESH_SECONDS, only: tuple[str, ...] = ()
+    ) -> None:
         self._scheduler = scheduler
-        self._partitions: Kept[tuple[Partition, ...]] = Kept(scheduler.partitions, fresh=fresh)
+        self._only = frozenset(only)
+        self._partitions: Kept[tuple[Partition, ...]] = Kept(self._ask_partitions, fresh=fresh)
         self._choices: _Shelf[Choices] = _Shelf(_MOST_USERS)
         self._starts: _Shelf[str] = _Shelf(_MOST_STARTS)
         self._gate = asyncio.Semaphore(_AT_ONCE)
@@ -51,6 +56,10 @@ class SiteBoard:
             The scheduler does not answer.
         """
         return await self._partitions.get()
+
+    async def _ask_partitions(self) -> tuple[Partition, ...]:
+        found = await self._scheduler.partitions()
+        return tuple(each for each in found if each.name in self._only) if self._only else found
 
     async def choices(self, user: str) -> Seen[Choices]:
         """What a unix user may choose."""

@@ -89,6 +89,11 @@ class Kept(Generic[Value]):
             self._value = await self._ask()
         except GipfelError as error:
             self._failure = error
+        except ValueError:
+            # A number of thousands of digits, a time that is none: whoever asked gets a line all the same.
+            self._failure = GipfelError(
+                "The scheduler's answer can't be read.", "Tell the cluster's administrators."
+            )
         else:
             self._failure = None
             self._answered = self._clock()

@@ -8,19 +8,20 @@ from sqlalchemy.orm import object_session
 from traitlets import default
 
 from gipfel_cluster.edf.draft import Draft
-from gipfel_cluster.model import GipfelError
+from gipfel_cluster.model import GipfelError, one_line
 from gipfel_cluster.scheduler.protocol import JobRequest
 from gipfel_cluster.scheduler.site import Choices
 
 from ..account import Account
 from ..cluster.kept import Seen
+from ..cluster.settings import ClusterSettings
 from ..failure.problem import SpawnProblem, options_problems
 from ..place import PlacedSpawner
 from ..start.request import server_request, server_spec
 from .engines import offered_engines
-from .fit import check_choices, choose_partition, time_within, with_shares
-from .options import OptionError, UserOptions, read_form, read_options, read_query
-from .page import FormContent, Misfit, render_form, typed_values
+from .fit import check_choices, choose_partition, time_within, with_shares, within_group
+from .options import OptionError, UserOptions, is_name, read_form, read_options, read_query
+from .page import ClusterOffer, FormContent, Misfit, render_form, typed_values
 from .presets import read_presets
 
 
@@ -52,30 +53,29 @@ class ChoosingSpawner(PlacedSpawner):
         return render_form(await self.form_content())
 
     async def form_content(self) -> FormContent:
-        """What the form shows; the scheduler is not asked for a page, the user's EDFs are listed."""
-        board = self._cluster.board
+        """What the form shows; the schedulers are not asked for a page, the user's EDFs are listed."""
         presets, problems = read_presets(self.presets)
-        partitions, choices, (names, edf_problem) = await asyncio.gather(
-            board.partitions(), self._choices(), self._environments()
+        (names, edf_problem), offers = await asyncio.gather(
+            self._environments(), asyncio.gather(*map(self._offer, self.sites.values()))
         )
         defaults, default_problem = self._defaults()
         typed, self._typed = self._typed, None
         misfit, self._misfit = self._misfit, None
-        engines, engine_problem = await offered_engines(
-            self.engine, self.engines, here=self.scheduler == "local"
-        )
+        chosen = _readable(self.take_preselected())
+        cluster = chosen.cluster if typed is None else typed.get("cluster", "")
+        shown = next((each for each in offers if each.name == cluster), offers[0])
         return FormContent(
-            cluster=self.cluster,
+            cluster=shown.name,
+            clusters=tuple(offers) if self.clusters else (),
             environments=names,
-            partitions=partitions.value or (),
-            age=partitions.age if partitions.problem else 0.0,
-            # A choice that can't be asked for is none: the site's defaults then go.
-            choices=choices.value or Choices(),
-            engines=engines,
+            partitions=shown.partitions,
+            age=max(each.age for each in offers),
+            choices=shown.choices,
+            engines=shown.engines,
             presets=presets,
             last=self._last_options(),
             defaults=defaults,
-            chosen=_readable(self.take_preselected()),
+            chosen=chosen,
             typed=typed,
             misfit=misfit,
             cpus_per_gpu=self.cpus_per_gpu,
@@ -84,11 +84,8 @@ class ChoosingSpawner(PlacedSpawner):
                 each
                 for each in (
                     *problems,
-                    partitions.problem,
-                    # Of a scheduler that is silent, one line is enough.
-                    "" if partitions.problem else choices.problem,
+                    *(problem for offer in offers for problem in offer.problems),
                     edf_problem,
-                    engine_problem,
                     default_problem,
                 )
                 if each
@@ -97,24 +94,56 @@ class ChoosingSpawner(PlacedSpawner):
             user=self.user.name,
         )
 
+    async def _offer(self, site: ClusterSettings) -> ClusterOffer:
+        """What one cluster has, with a line for whatever could not be asked."""
+        partitions, choices, (engines, engine_problem) = await asyncio.gather(
+            self._shared(site).board.partitions(),
+            self._choices(site),
+            offered_engines(site.engine, site.engines, here=site.is_local),
+        )
+        problems = (
+            partitions.problem,
+            # Of a scheduler that is silent, one line is enough.
+            "" if partitions.problem else choices.problem,
+            engine_problem,
+        )
+        return ClusterOffer(
+            name=site.name,
+            partitions=partitions.value or (),
+            age=partitions.age if partitions.problem else 0.0,
+            # A choice that can't be asked for is none: the site's defaults then go.
+            choices=choices.value or Choices(),
+            engines=engines,
+            problems=tuple(f"{site.name}: {each}" if self.clusters else each for each in problems if each),
+        )
+
     def _defaults(self) -> tuple[UserOptions, str]:
         try:
             return self.site_defaults(), ""
         except GipfelError as error:
             return UserOptions(), f"The hub's defaults: {error}"
 
-    async def _choices(self) -> Seen[Choices]:
+    async def _choices(self, site: ClusterSettings) -> Seen[Choices]:
         try:
-            return await self._cluster.board.choices(self._unix_name())
+            return await self._shared(site).board.choices(self._unix_name(site))
         except GipfelError:
             # No unix account: the list of environments says so.
             return Seen()
 
     async def _environments(self) -> tuple[tuple[str, ...], str]:
         try:
-            return await self._errands(self._find_account()).environments(), ""
+            found = await self._errands(self._find_account()).environments()
         except GipfelError as error:
             return (), str(error)
+        names = tuple(name for name in found if is_name(name))
+        odd = [name for name in found if not is_name(name)]
+        if not odd:
+            return names, ""
+        first = one_line(repr(odd[0]))[:80]
+        return (
+            names,
+            f"An environment's name has letters, digits and _.+@-: rename {first} to choose it here.",
+        )
 
     def _read_form(self, form: Mapping[str, Any]) -> dict[str, Any]:
         try:
@@ -202,8 +231,9 @@ class ChoosingSpawner(PlacedSpawner):
         GipfelError
             The options don't fit, or the scheduler would refuse the job, or does not say.
         """
-        request = await self._request(options, "", self._find_account(), environment={})
-        return await self._cluster.board.expected_start(request)
+        site = self.site_of(options.cluster)
+        request = await self._request(options, "", self._find_account(site), environment={})
+        return await self._shared(site).board.expected_start(request)
 
     async def inspect_environment(self, edf: str) -> dict[str, Any]:
         """What is wrong with an EDF, and what it resolves to; asked as the user."""
@@ -218,35 +248,44 @@ class ChoosingSpawner(PlacedSpawner):
     async def _request(
         self, options: UserOptions, edf: str, account: Account, *, environment: dict[str, Any] | None = None
     ) -> JobRequest:
-        defaults = self.site_defaults()
+        defaults, site = self.site_defaults(), self.site_of(options.cluster)
+        partitions = await self._shared(site).board.current_partitions()
+        usual = defaults.partition
+        if self.clusters and usual not in {each.name for each in partitions}:
+            usual = ""
         wanted = options.model_copy(
             update={
-                "partition": options.partition or defaults.partition,
+                "partition": options.partition or usual,
                 "gpus": defaults.gpus if options.gpus is None else options.gpus,
             }
         )
-        partition = choose_partition(wanted, await self._cluster.board.current_partitions())
-        engines, _ = await offered_engines(self.engine, self.engines, here=self.scheduler == "local")
-        choices = await self._choices()
+        partition = choose_partition(wanted, partitions)
+        wanted = within_group(wanted, partition, site.partitions)
+        engines, _ = await offered_engines(site.engine, site.engines, here=site.is_local)
+        choices = await self._choices(site)
         check_choices(wanted, choices.value, engines=engines)
-        site = self.site_options(time_within(defaults.time, partition), gpus=wanted.gpus or 0)
         spec = server_spec(
             wanted,
-            cluster=self.cluster,
+            cluster=site.name,
             edf=edf,
-            engine=wanted.engine or self.engine,
-            runtime=self.runtime,
+            engine=wanted.engine or site.engine,
+            runtime=site.runtime,
             arguments=tuple(self.get_args()),
         )
         shared = with_shares(wanted, cpus_per_gpu=self.cpus_per_gpu, memory_per_gpu=self.memory_per_gpu)
         return server_request(
             shared,
-            site,
+            self.site_options(time_within(defaults.time, partition), gpus=wanted.gpus or 0),
             spec,
             account=account,
-            python=self._python(),
+            log=self._log_name_of(site.name),
+            python=self._python(site),
             environment=self.get_env() if environment is None else environment,
         )
+
+    def _log_name_of(self, cluster: str, job_id: str = "%j") -> str:
+        """The file name of a job's log; clusters number their jobs each from one on."""
+        return f"server-{cluster}-{job_id}.log" if self.clusters else f"server-{job_id}.log"
 
 
 def _readable(content: Mapping[str, Any]) -> UserOptions:

@@ -31,7 +31,7 @@ def choose_partition(options: UserOptions, partitions: Sequence[Partition]) -> P
         )
     if options.nodes > chosen.nodes:
         raise OptionError(
-            f"Partition {chosen.name} has {chosen.nodes} nodes, {options.nodes} were asked for.",
+            f"Partition {chosen.name} has {_count(chosen.nodes, 'node')}, {options.nodes} were asked for.",
             "Ask for fewer.",
             field="nodes",
         )
@@ -39,13 +39,35 @@ def choose_partition(options: UserOptions, partitions: Sequence[Partition]) -> P
     # A partition without GPUs is let pass on a machine of its own, where ranks then run on the CPU.
     if most and (options.gpus or 0) > most:
         raise OptionError(
-            f"A node of partition {chosen.name} has {most} GPUs, {options.gpus} were asked for.",
+            f"A node of partition {chosen.name} has {_count(most, 'GPU')}, {options.gpus} were asked for.",
             "Ask for fewer.",
             field="gpus",
         )
     _check_node(options, chosen)
     _check_time(options.time, chosen)
     return chosen
+
+
+def within_group(options: UserOptions, chosen: Partition | None, group: Sequence[str]) -> UserOptions:
+    """The options with a partition of a cluster's group, which its scheduler would else choose by itself.
+
+    Raises
+    ------
+    OptionError
+        The partition is none of the group's.
+    """
+    if not group:
+        return options
+    name = chosen.name if chosen else options.partition or group[0]
+    if name not in group:
+        raise OptionError(
+            f"There is no partition {name}.", f"Pick one of {', '.join(group)}.", field="partition"
+        )
+    return options.model_copy(update={"partition": name})
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _check_node(options: UserOptions, partition: Partition) -> None:

@@ -5,15 +5,18 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
 from gipfel_cluster.model import Frozen, GipfelError, Line
 from gipfel_cluster.scheduler.protocol import Memory, Name, TimeLimit
+
+from ..cluster.settings import ClusterName
 
 _EDF = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.+@-]*|~?/.*)?")
 _MOST_BYTES = 16 << 10
 #: The fields of `UserOptions`, as a message names them.
 FIELDS = {
+    "cluster": "the cluster",
     "edf": "the environment",
     "partition": "the partition",
     "gpus": "GPUs",
@@ -29,6 +32,11 @@ FIELDS = {
 }
 
 
+def is_name(edf: str) -> bool:
+    """Whether an environment can be chosen by this name."""
+    return bool(edf) and not edf.startswith(("/", "~")) and bool(_EDF.fullmatch(edf))
+
+
 class OptionError(GipfelError):
     """An option that can't be; ``field`` is the one of `UserOptions`, empty where it is none of them."""
 
@@ -38,25 +46,36 @@ class OptionError(GipfelError):
 
 
 def _name_or_path(value: str) -> str:
-    if not _EDF.fullmatch(value):
+    if not _EDF.fullmatch(value) or not value.isprintable():
         raise ValueError("give the name of an environment, or a path that begins with / or ~/")
     return value
+
+
+def _no_truth(value: object) -> object:
+    # pydantic takes true for 1.
+    if isinstance(value, bool):
+        raise ValueError("give a number")  # noqa: TRY004 - pydantic's word for a value that can't be
+    return value
+
+
+_Number = BeforeValidator(_no_truth)
 
 
 class UserOptions(Frozen):
     """What the form asks for; `UserOptions()` means the defaults.
 
-    ``edf`` is the name of an EDF, or a path that begins with ``/`` or ``~/``; ``gpus``, ``cpus`` and
-    ``memory`` are per node; ``time`` and ``memory`` are in Slurm's syntax; ``name`` is the job's; empty means
-    the site's default.
+    ``cluster`` is one of the hub's clusters; ``edf`` is the name of an EDF, or a path that begins with ``/``
+    or ``~/``; ``gpus``, ``cpus`` and ``memory`` are per node; ``time`` and ``memory`` are in Slurm's syntax;
+    ``name`` is the job's; empty means the site's default.
     """
 
+    cluster: ClusterName = ""
     edf: Annotated[Line, Field(max_length=4096), AfterValidator(_name_or_path)] = ""
     partition: Name = ""
-    gpus: Annotated[int, Field(ge=0, le=64)] | None = None
-    nodes: Annotated[int, Field(ge=1, le=4096)] = 1
+    gpus: Annotated[Annotated[int, Field(ge=0, le=64)] | None, _Number] = None
+    nodes: Annotated[int, Field(ge=1, le=4096), _Number] = 1
     time: TimeLimit = ""
-    cpus: Annotated[int, Field(ge=1, le=4096)] | None = None
+    cpus: Annotated[Annotated[int, Field(ge=1, le=4096)] | None, _Number] = None
     memory: Memory = ""
     account: Name = ""
     qos: Name = ""
@@ -84,10 +103,29 @@ def read_options(content: Mapping[str, Any]) -> UserOptions:
             raise OptionError(
                 f"There is no option {field[:40]!r}.", f"The options are {', '.join(FIELDS)}."
             ) from None
-        message = str(first["msg"]).removeprefix("Value error, ")
         raise OptionError(
-            f"The value for {FIELDS.get(field, field)} can't be used: {message}.", field=field
+            f"The value for {FIELDS.get(field, 'an option')} can't be used: {_words(field, first)}.",
+            field=field if field in FIELDS else "",
         ) from None
+
+
+def _words(field: str, error: Any) -> str:
+    """What is wrong with a value, for who has never seen a pattern."""
+    given: Mapping[str, Any] = error.get("ctx", {})
+    known = {
+        "string_pattern_mismatch": "give letters, digits, dots, dashes and underscores",
+        "too_long": f"give at most {given.get('max_length')} characters",
+        "string_too_long": f"give at most {given.get('max_length')} characters",
+        "string_type": "give a text",
+        "string_unicode": "give a text that is Unicode",
+        "less_than_equal": f"give at most {given.get('le')}",
+        "greater_than_equal": f"give at least {given.get('ge')}",
+    }
+    if str(error["type"]).startswith(("int_", "finite_")):
+        return "give a whole number"
+    if field == "memory" and "length" not in given:
+        return "give an amount such as 64G"
+    return known.get(error["type"], str(error["msg"]).removeprefix("Value error, "))
 
 
 def read_form(form: Mapping[str, Sequence[Any]]) -> UserOptions:

@@ -26,10 +26,47 @@ class Misfit(Frozen):
     message: str
 
 
+class ClusterOffer(Frozen):
+    """What one cluster has; ``problems`` are lines on what could not be asked."""
+
+    name: str
+    partitions: tuple[Partition, ...] = ()
+    #: Seconds since the scheduler said so; 0 while that is current.
+    age: float = 0.0
+    choices: Choices = Choices()
+    engines: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    @property
+    def accounts(self) -> tuple[str, ...]:
+        """The user's accounts."""
+        return self.choices.accounts
+
+    @property
+    def qos(self) -> tuple[str, ...]:
+        """The user's QoS."""
+        return self.choices.qos()
+
+    @property
+    def reservations(self) -> tuple[str, ...]:
+        """The reservations that the user may use."""
+        return tuple(each.name for each in self.choices.reservations or ())
+
+    @property
+    def more_engines(self) -> tuple[str, ...]:
+        """The engines beside the cluster's own."""
+        return self.engines[1:]
+
+
 class FormContent(Frozen):
-    """What the form shows; ``problems`` are lines on what could not be asked."""
+    """What the form shows; ``problems`` are lines on what could not be asked.
+
+    ``partitions``, ``choices`` and ``engines`` are those of ``cluster``, the one that is shown as chosen.
+    """
 
     cluster: str
+    #: All that can be chosen, the default one first; empty where there is only one.
+    clusters: tuple[ClusterOffer, ...] = ()
     environments: tuple[str, ...] = ()
     partitions: tuple[Partition, ...] = ()
     #: Seconds since the scheduler said so; 0 while that is current.
@@ -57,15 +94,22 @@ def render_form(content: FormContent) -> str:
     return _template().render(
         content=content,
         shown=shown,
-        partitions=[(each, describe_partition(each), idle_gpus(each)) for each in content.partitions],
+        partitions=_described(content.partitions),
+        clusters=[(each, _described(each.partitions)) for each in content.clusters],
         selected_partition=_selected_partition(content, shown["partition"]),
-        most_gpus=_most_gpus(content.partitions),
+        most_gpus=_most_gpus(
+            [each for offer in content.clusters for each in offer.partitions] or content.partitions
+        ),
         presets=[(each.title, each.words, preset_values(each.options, content)) for each in content.presets],
         last=preset_values(content.last, content) if content.last else None,
         last_words=_last_words(content),
         fields=_fields(),
         version=_version(),
     )
+
+
+def _described(partitions: Sequence[Partition]) -> list[tuple[Partition, str, str]]:
+    return [(each, describe_partition(each), idle_gpus(each)) for each in partitions]
 
 
 def shown_values(content: FormContent) -> dict[str, str]:
@@ -81,7 +125,9 @@ def preset_values(options: UserOptions, content: FormContent) -> dict[str, str]:
     listed = options.edf in {"", *content.environments}
     gpus = content.defaults.gpus if options.gpus is None else options.gpus
     values = {field: str(value or "") for field, value in options.model_dump().items()}
+    default = content.clusters[0].name if content.clusters else ""
     return values | {
+        "cluster": options.cluster or default,
         "edf": options.edf if listed else "",
         "edf_path": "" if listed else options.edf,
         "gpus": str(gpus or 0),

@@ -56,7 +56,11 @@ def describe_options(options: UserOptions) -> str:
         words.append(f"{options.gpus} GPU{'' if options.gpus == 1 else 's'}")
     if options.nodes != 1:
         words.append(f"{options.nodes} nodes")
-    words += [each for each in (describe_time(options.time), options.edf, options.partition) if each]
+    words += [
+        each
+        for each in (describe_time(options.time), options.edf, options.cluster, options.partition)
+        if each
+    ]
     return " · ".join(words) or "the defaults"
 
 

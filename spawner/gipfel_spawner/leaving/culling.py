@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     while True:
         try:
             culler.cull()
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             # The hub starts after its services, and may restart.
             _log.info("The hub does not answer: %s", error)
         time.sleep(given.every)

@@ -13,12 +13,14 @@ from gipfel_cluster.ports import PORTS_VARIABLE, PortRange
 from gipfel_cluster.scheduler.durations import parse_duration
 from gipfel_cluster.scheduler.protocol import JobStatus
 
+from ..cluster.watcher import UNSEEN
 from ..form.choice import ChoosingSpawner
 from ..form.options import UserOptions, read_options
 from ..servers.audit import AuditEvent, AuditLog, Event
 from .activity import ActivityReport, HubWord, ServerActivity
 
 _AUDIT_FILE = "audit.jsonl"
+_LONGEST_JOB_S = 30 * 86400
 
 _Result = TypeVar("_Result")
 _Self = TypeVar("_Self", bound="LeavingSpawner")
@@ -222,7 +224,9 @@ class LeavingSpawner(ChoosingSpawner):
     def gpu_hours_left(self) -> float:
         """GPU hours that the job still holds, 0 where its end is not known."""
         options = self.shown_options()
-        left = max((self.ends or 0) - time.time(), 0)
+        # The server itself says when it ends: it may not claim more than it was given.
+        most = parse_duration(options.time or self._defaults()[0].time or "UNLIMITED") or _LONGEST_JOB_S
+        left = min(max((self.ends or 0) - time.time(), 0), most + self._extended)
         return round((options.gpus or 0) * options.nodes * left / 3600, 3)
 
     def audits(self) -> AuditLog | None:
@@ -239,19 +243,20 @@ class LeavingSpawner(ChoosingSpawner):
         if log is None:
             return
         options, status = self.shown_options(), self.last_status()
+        said = "" if status is UNSEEN else status.reason
         log.write(
             AuditEvent(
                 event=event,
                 user=self.user.name,
                 server=self.name,
-                cluster=self.cluster,
+                cluster=self.cluster_name or self.site.name,
                 job_id=self.job_id,
                 edf=options.edf,
                 partition=status.partition or options.partition,
                 nodes=status.nodes,
                 gpus=(options.gpus or 0) * options.nodes,
                 state=status.state,
-                reason=reason or (order.reason if order else "") or status.reason,
+                reason=reason or (order.reason if order else "") or said,
                 by=order.by if order else "",
                 gpu_hours_saved=order.gpu_hours_saved if order else None,
             )

@@ -11,7 +11,9 @@ from jupyterhub.utils import url_path_join
 from pydantic import ValidationError
 from tornado import web
 
+from ..spawner import EDFSpawner
 from .api import StopRequest, saved_gpu_hours, stop_server, visible_servers
+from .orphans import orphan_jobs
 
 #: Templates of the hub's pages; with it in ``JupyterHub.template_paths`` the navigation links to the page.
 HUB_TEMPLATES = str(Path(__file__).parents[1] / "templates" / "hub")
@@ -44,11 +46,16 @@ class ServersPageHandler(BaseHandler):
 
     async def _show(self) -> None:
         servers = visible_servers(self)
+        # Theirs whose scopes reach every server.
+        orphans, unknown = await orphan_jobs(self) if "delete:servers" in self.parsed_scopes else ((), "")
         self.finish(
             await self._page().render_async(
                 **self.template_namespace,
                 xsrf_token=self.xsrf_token.decode("ascii"),
                 servers=servers,
+                orphans=orphans,
+                orphans_unknown=unknown,
+                several=self._has_clusters(),
                 gpus=sum(each.gpus for each in servers),
                 users=len({each.user for each in servers}),
                 saved=await saved_gpu_hours(self),
@@ -57,6 +64,10 @@ class ServersPageHandler(BaseHandler):
                 now=datetime.now(UTC),
             )
         )
+
+    def _has_clusters(self) -> bool:
+        spawners = (each for user in self.users.values() for each in user.spawners.values())
+        return any(isinstance(each, EDFSpawner) and each.clusters for each in spawners)
 
     def _page(self) -> Any:
         # Also where the site's configuration does not name our templates.

@@ -21,6 +21,7 @@ class RunningServer(Frozen):
     server: str
     job_id: str
     edf: str
+    cluster: str
     partition: str
     nodes: tuple[str, ...]
     state: str
@@ -57,6 +58,7 @@ def _describe(spawner: EDFSpawner) -> RunningServer:
         server=spawner.name,
         job_id=spawner.job_id,
         edf=options.edf,
+        cluster=spawner.cluster_name or spawner.site.name,
         partition=status.partition or options.partition,
         nodes=status.nodes,
         state="stopping" if pending == "stop" else status.state or pending or "running",

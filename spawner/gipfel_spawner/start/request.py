@@ -66,10 +66,11 @@ def server_request(
     spec: JobSpec,
     *,
     account: Account,
+    log: str = "server-%j.log",
     python: str,
     environment: Mapping[str, Any],
 ) -> JobRequest:
-    """What the scheduler is asked for; ``python`` runs the host side of the job.
+    """What the scheduler is asked for; ``python`` runs the host side of the job, ``log`` names its log.
 
     Raises
     ------
@@ -81,7 +82,7 @@ def server_request(
         "name": options.name or "gipfel-server",
         "script": site_script(batch_script(python), prologue=site.prologue, epilogue=site.epilogue),
         "directory": account.home,
-        "output": f"{account.log_folder}/server-%j.log",
+        "output": f"{account.log_folder}/{log}",
         "partition": options.partition,
         "account": options.account or site.account,
         "qos": options.qos or site.qos,

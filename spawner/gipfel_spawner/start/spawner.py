@@ -122,7 +122,7 @@ class StartingSpawner(LeavingSpawner):
     async def _log_tail(self) -> Tail:
         account = self._find_account()
         text = await self._errands(account).last_lines(
-            f"{account.log_folder}/server-{self.job_id}.log", most=_SEARCHED_LINES
+            f"{account.log_folder}/{self._log_name_of(self.site.name, self.job_id)}", most=_SEARCHED_LINES
         )
         return Tail(text=text.replace(self.api_token, "…") if self.api_token else text)
 
@@ -148,6 +148,14 @@ class StartingSpawner(LeavingSpawner):
         if self.job_id == job_id and self.ready:
             self._ends[self._log_name] = await self._explain_end(self._watcher.status(job_id), None)
             await self.poll_and_notify()
+
+    async def run_post_stop_hook(self) -> None:
+        """Keep who stopped the server for its user's page, where that was somebody else."""
+        order = self.stop_order
+        if order and self.job_id and order.by != self.user.name:
+            what = f"Job {self.job_id} was stopped: {order.reason or 'an administrator ended it'}."
+            self._ends[self._log_name] = Failure(what=what, fix="Start again when you need it.")
+        await super().run_post_stop_hook()
 
     @property
     def last_end(self) -> Failure | None:

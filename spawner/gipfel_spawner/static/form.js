@@ -156,6 +156,11 @@
     state.replaceChildren(element("span", `Checking ${edf}…`, "text-body-secondary"));
     try {
       showCheck(state, await ask("environment", { edf }, signal));
+      // What the last start said of it stands on top of the page, and the answer says it anew.
+      root.querySelectorAll("#gipfel-edf-error").forEach((each) => each.remove());
+      root.querySelectorAll("[aria-errormessage=gipfel-edf-error]").forEach((each) => {
+        each.setAttribute("aria-errormessage", state.id);
+      });
     } catch (error) {
       if (error.name !== "AbortError") {
         state.replaceChildren(element("span", `✗ ${error.message}`, "text-danger-emphasis"));
@@ -177,17 +182,43 @@
     field("gpus").max = Number(gpus) || 64;
   }
 
+  // Of several clusters, each one's partitions, accounts and the like stand in groups of its own.
+  const groups = new Map();
+  root.querySelectorAll("optgroup[data-cluster]").forEach((each) => {
+    const select = each.parentElement;
+    groups.set(select, [...(groups.get(select) || []), each]);
+  });
+
+  /** Offer what the chosen cluster has, and nothing of the others; another cluster has its own usual partition. */
+  function followCluster(changed) {
+    for (const [select, all] of groups) {
+      const before = changed && select === field("partition") ? "" : select.value;
+      all.forEach((each) => each.remove());
+      select.append(...all.filter((each) => each.dataset.cluster === field("cluster").value));
+      select.value = before;
+      if (select.selectedIndex === -1) {
+        const usual = [...select.options].findIndex((each) => each.dataset.default);
+        select.selectedIndex = Math.max(usual, 0);
+      }
+    }
+  }
+
   const presets = [...root.querySelectorAll(".gipfel-preset")];
 
   function choose(preset) {
-    for (const [name, value] of Object.entries(JSON.parse(preset.dataset.values))) {
+    const values = JSON.parse(preset.dataset.values);
+    if (groups.size) {
+      field("cluster").value = values.cluster;
+      followCluster(true);
+    }
+    for (const [name, value] of Object.entries(values)) {
       const target = field(name);
       if (!target) {
         continue;
       }
       target.value = value;
       if (target.selectedIndex === -1) {
-        const usual = [...target.options].findIndex((each) => each.defaultSelected);
+        const usual = [...target.options].findIndex((each) => each.defaultSelected || each.dataset.default);
         target.selectedIndex = Math.max(usual, 0);
       }
     }
@@ -207,7 +238,10 @@
     presets.forEach((each) => each.setAttribute("aria-pressed", "false"));
     event.target.classList.remove("is-invalid");
     event.target.removeAttribute("aria-invalid");
-    if (event.target.name === "partition") {
+    if (event.target.name === "cluster") {
+      followCluster(true);
+    }
+    if (["cluster", "partition"].includes(event.target.name)) {
       followPartition();
     }
     if (["edf", "edf_path"].includes(event.target.name)) {
@@ -219,6 +253,9 @@
 
   window.gipfelForm = { ask, showCheck, element, field, askEnvironment };
   startLine.hidden = false;
+  if (groups.size) {
+    followCluster(false);
+  }
   followPartition();
   askStart();
   askEnvironment();

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from ...model import Frozen, Line
-from ...scheduler.protocol import JobRequest, User
+from ...scheduler.protocol import JobRequest, MarkedJob, User
 from ...scheduler.site import Choices
 from ..messages import (
     AddressRequest,
@@ -28,6 +28,13 @@ class FindRequest(Request):
 
     kind: Literal["find"] = "find"
     mark: Annotated[Line, Field(pattern=r"^[A-Za-z0-9-]{8,64}$")]
+
+
+class MarkedRequest(Request):
+    """The jobs that wait or run and whose mark begins so."""
+
+    kind: Literal["marked"] = "marked"
+    prefix: Annotated[Line, Field(pattern=r"^[A-Za-z0-9-]{6,64}$")]
 
 
 class ExtendRequest(Request):
@@ -57,6 +64,7 @@ HubRequest = (
     | QueryRequest
     | CancelAsRequest
     | FindRequest
+    | MarkedRequest
     | ExtendRequest
     | AddressRequest
     | PartitionsRequest
@@ -78,6 +86,12 @@ class FindAnswer(Frozen):
     """The job's number, None where there is no such job."""
 
     job_id: str | None
+
+
+class MarkedAnswer(Frozen):
+    """The jobs."""
+
+    jobs: tuple[MarkedJob, ...]
 
 
 class ChoicesAnswer(Frozen):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ...model import Frozen, GipfelError
-from ...scheduler.protocol import JobRequest, LostJobError, Scheduler
+from ...scheduler.protocol import JobRequest, LostJobError, MarkedJob, Scheduler
 from ...scheduler.site import SiteFacts
 from ..connection import Connection
 from ..messages import (
@@ -34,6 +34,8 @@ from .messages import (
     FindAnswer,
     FindRequest,
     HubRequest,
+    MarkedAnswer,
+    MarkedRequest,
     SubmittedAnswer,
 )
 
@@ -49,6 +51,9 @@ class HubScheduler(Scheduler, SiteFacts, Protocol):
 
     async def find(self, mark: str) -> str | None:
         """The number of the job with this mark."""
+
+    async def marked(self, prefix: str) -> tuple[MarkedJob, ...]:
+        """The jobs whose mark begins so."""
 
     async def extend(self, job_id: str, minutes: int) -> None:
         """Give a running job more time."""
@@ -92,8 +97,15 @@ class HubBroker(Server):
         """Answer the hub."""
         request = read_line(line, HUB_REQUESTS)
         client.close_files()
-        async with asyncio.timeout(ANSWER_S), self._turns:
-            answer = await self._answer(request)
+        answer: Frozen
+        try:
+            async with asyncio.timeout(ANSWER_S), self._turns:
+                answer = await self._answer(request)
+        except TimeoutError:
+            if not isinstance(request, SubmitRequest):
+                raise
+            # It was broken off, and the scheduler may have taken the job.
+            answer = SubmittedAnswer(lost=f"The scheduler did not answer within {ANSWER_S:g} s.")
         await client.send(answer)
 
     async def _answer(self, request: HubRequest) -> Frozen:
@@ -121,6 +133,8 @@ class HubBroker(Server):
                 answer = QueryAnswer(jobs=await scheduler.query(job_ids))
             case FindRequest(mark=mark):
                 answer = FindAnswer(job_id=await scheduler.find(mark))
+            case MarkedRequest(prefix=prefix):
+                answer = MarkedAnswer(jobs=await scheduler.marked(prefix))
             case AddressRequest(node=node):
                 answer = AddressAnswer(address=await scheduler.address(node))
             case PartitionsRequest():

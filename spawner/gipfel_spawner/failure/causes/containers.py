@@ -57,6 +57,12 @@ CONTAINERS = (
         ),
     ),
     Cause(
+        name="setup-step",
+        reason="A set-up step of the environment failed ({what}): {path}",
+        fix="The job's log holds what it said: correct that file, or pick another environment.",
+        patterns=(r"(?P<path>/\S.*\.setup): a set-up step ended with (?P<what>status \d+)",),
+    ),
+    Cause(
         name="entrypoint-hook",
         reason="A hook of the container engine failed: {path}",
         fix="Switch the hook off in the environment's annotations, or tell the administrators.",
