@@ -4,11 +4,9 @@ Prints one row as JSON. Each side is a real hub with its spawner's own intervals
 commands run one tiny server for each job. The bound is the watcher's interval and two seconds.
 """
 
-import importlib.util
 import json
 import os
 import signal
-import statistics
 import sys
 import tempfile
 import time
@@ -16,10 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from parts.full_hub import load_hubs
+
 from gipfel_spawner import EDFSpawner
 
 SERVERS = 3
-TESTS = Path(__file__).resolve().parents[1] / "spawner"
 BOUND = EDFSpawner.calm_interval.default_value + 2
 
 _SERVER = """\
@@ -74,12 +73,13 @@ def main() -> int:
                     "c.SlurmSpawner.batch_cancel_cmd = 'FOLDER/bin/scancel {job_id}'"),
                    "/batchspawner", "SlurmSpawner")  # fmt: skip
     row = {
-        "name": "death-to-answer (s)",
-        "ours": statistics.median(ours),
-        "peer": statistics.median(peer),
+        # The slowest of each: the bound is for every death.
+        "name": f"death-to-answer (of {BOUND:g} s)",
+        "ours": max(ours),
+        "peer": max(peer),
         "unit": "s",
-        "ratio": max(ours),
-        "bound": BOUND,
+        "ratio": max(ours) / BOUND,
+        "bound": 1.0,
         "holds": max(ours) <= BOUND,
     }
     print(json.dumps(row))
@@ -91,7 +91,7 @@ def main() -> int:
 
 def _deaths(config: tuple[str, ...], report_to: str, spawner: str) -> list[float]:
     """Seconds that the hub took to notice each death."""
-    hubs = _hubs()
+    hubs = load_hubs()
     with tempfile.TemporaryDirectory(prefix="gipfel-d-") as name:
         folder = Path(name)
         (folder / "bin").mkdir()
@@ -147,15 +147,6 @@ def _until(done: Callable[[], bool], limit_s: float, hub: Any) -> None:
         if time.monotonic() > end:
             raise SystemExit(f"Not within {limit_s:g} s: {hub.log()}")
         time.sleep(0.1)
-
-
-def _hubs() -> Any:
-    spec = importlib.util.spec_from_file_location("hubs", TESTS / "conftest.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 if __name__ == "__main__":
