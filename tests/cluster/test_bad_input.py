@@ -164,15 +164,16 @@ def test_a_slurm_that_is_silent_refuses_a_start_and_ends_no_server(
     os.kill(controller, signal.SIGSTOP)
     try:
         message = _refusal(hub.user(second.name), {"edf": "silent"})
-        assert "did not answer within" in message
+        # Whichever gives up first says it, Slurm's own command or our patience with it.
+        assert "Slurm did not answer" in message
         time.sleep(40)
         assert user.server()
         assert user.ask("api/status").status_code == 200
     finally:
         os.kill(controller, signal.SIGCONT)
-    assert wait_until(lambda: user.ask("api/status").status_code == 200, 10)
-    assert user.server()
-    user.stop_server()
+        still_there = wait_until(lambda: user.ask("api/status").status_code == 200, 10) and user.server()
+        user.stop_server()
+    assert still_there
     assert wait_until(lambda: not second.processes(), 30)
 
 
