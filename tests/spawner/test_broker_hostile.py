@@ -54,9 +54,16 @@ def goes_on(broker: Surroundings) -> Iterator[None]:
 def _pid() -> int:
     (pid,) = [
         each for each in descendants(os.getpid())
-        if b"gipfel_cluster.broker\0" in Path(f"/proc/{each}/cmdline").read_bytes()
+        if b"gipfel_cluster.broker\0" in _words(each)
     ]  # fmt: skip
     return pid
+
+
+def _words(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it has ended meanwhile
+        return b""
 
 
 def _descriptors() -> int:
@@ -256,14 +263,7 @@ def test_garbage_instead_of_a_signal_ends_that_command_alone(broker: Surrounding
 
 
 def _sleepers() -> list[int]:
-    found = []
-    for each in descendants(_pid()):
-        try:
-            if b"sleep\x0061" in Path(f"/proc/{each}/cmdline").read_bytes():
-                found.append(each)
-        except OSError:
-            continue
-    return found
+    return [each for each in descendants(_pid()) if b"sleep\x0061" in _words(each)]
 
 
 def test_a_client_that_never_reads_is_dropped(broker: Surroundings) -> None:
