@@ -30,7 +30,7 @@ PropagateResourceLimits=NONE
 ReturnToService=2
 SlurmdTimeout=30
 # From the request to end (SIGTERM) to the end (SIGKILL).
-KillWait=5
+KillWait=15
 Epilog={folder}/epilog
 NodeName=DEFAULT CPUs=16 Boards=1 SocketsPerBoard=1 CoresPerSocket=16 ThreadsPerCore=1 RealMemory=65536{gres}
 {nodes}

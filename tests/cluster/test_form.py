@@ -218,10 +218,10 @@ def test_the_hubs_page_shows_what_slurm_has(
         assert "start" in later, later
         assert datetime.fromisoformat(later["start"]) > datetime.now().astimezone() + timedelta(minutes=30)
         # The file is the user's own, made by a process of the user.
-        saved = ask("draft", {"name": "mine", "toml": 'workdir = "/tmp"', "save": True})["saved"]
+        saved = ask("draft", {"name": "drafted", "toml": 'workdir = "/tmp"', "save": True})["saved"]
         assert Path(saved).stat().st_uid == user.uid
         assert Path(saved).stat().st_mode & 0o777 == 0o600
-        assert ask("environment", {"edf": "mine"})["valid"]
+        assert ask("environment", {"edf": "drafted"})["valid"]
         other = browser.post(
             f"/hub/api/gipfel/users/{plain_users[1].name}/draft", json={}, headers={"X-XSRFToken": xsrf()}
         )

@@ -221,7 +221,7 @@ def test_files_go_in_and_out(job: RunningJob) -> None:
     here = job.owner.home / "here.bin"
     here.write_bytes(content)
     job.owner.own(here)
-    batch = job.owner.write("batch", f"put {here} there.bin\nget /opt/marker.txt {job.owner.home}/got\nls\n")
+    batch = job.owner.write("transfer", f"put {here} there.bin\nget /opt/marker.txt {job.owner.home}/got\nls\n")
     destination = f"{job.owner.name}@{job.address()}"
     done = job.owner.run(*job.words("sftp", job.owner, "-b", str(batch)), destination, limit_s=_LIMIT_S)
     assert done.returncode == 0, done.stderr
@@ -404,7 +404,7 @@ def test_podman_s_containers_are_reached_too(submit: Submit, plain_users: tuple[
     assert shell.stdout.startswith("/dev/pts/"), shell.stderr
     assert json.loads((job.run / "record.json").read_text())["engine"] == "podman"
     job.end()
-    assert wait_until(lambda: not job.servers(), 20)
+    assert wait_until(lambda: not job.servers(), 40)
 
 
 def test_an_image_without_a_shell_lets_nobody_in_and_says_so(
