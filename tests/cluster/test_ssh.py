@@ -221,7 +221,9 @@ def test_files_go_in_and_out(job: RunningJob) -> None:
     here = job.owner.home / "here.bin"
     here.write_bytes(content)
     job.owner.own(here)
-    batch = job.owner.write("transfer", f"put {here} there.bin\nget /opt/marker.txt {job.owner.home}/got\nls\n")
+    batch = job.owner.write(
+        "transfer", f"put {here} there.bin\nget /opt/marker.txt {job.owner.home}/got\nls\n"
+    )
     destination = f"{job.owner.name}@{job.address()}"
     done = job.owner.run(*job.words("sftp", job.owner, "-b", str(batch)), destination, limit_s=_LIMIT_S)
     assert done.returncode == 0, done.stderr
