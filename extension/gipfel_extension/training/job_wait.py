@@ -12,7 +12,8 @@ from gipfel_cluster.scheduler import JobStatus, Scheduler
 from gipfel_cluster.scheduler.processes import Process
 
 from .notebook_file import cells_done, written
-from .notebook_job import NotebookJob, local_folder
+from .notebook_job import NotebookJob
+from .standpoint import local_folder
 
 _FIRST_S = 0.5
 _LONGEST_S = 5.0

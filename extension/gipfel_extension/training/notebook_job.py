@@ -12,16 +12,9 @@ from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.scheduler import JobRequest, Scheduler
 
 from .notebook_file import RECORDED, braced, check_notebook, check_output, log_of
-from .standpoint import SCHEDULERS, ChosenEdf, ChosenRuntime, Standpoint, local_folder, standpoint
+from .standpoint import SCHEDULERS, ChosenEdf, ChosenRuntime, Standpoint, standpoint
 
-__all__ = [
-    "SCHEDULERS",
-    "NotebookJob",
-    "NotebookOptions",
-    "local_folder",
-    "plan_notebook_job",
-    "scheduler_of",
-]
+__all__ = ["NotebookJob", "NotebookOptions", "plan_notebook_job", "scheduler_of"]
 
 _LARGEST_SPEC = 96 << 10  # bytes: the kernel takes 128 KiB in one variable
 
