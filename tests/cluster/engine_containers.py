@@ -1,10 +1,10 @@
 """Containers that the tests of engines start as a plain user, and the images for them."""
 
 import os
-import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -20,6 +20,10 @@ from gipfel_cluster.engines.bubblewrap import Bubblewrap
 from gipfel_cluster.engines.hardware import Hardware
 from gipfel_cluster.engines.podman import Podman
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "spawner"))
+
+from machine_programs import add_programs
+
 LIMIT_S = 60
 PROGRAMS = ("sh", "cat", "id", "ls", "env", "touch", "sleep", "mkdir", "rm", "stat", "readlink", "kill")
 LAUNCHER = (
@@ -32,24 +36,13 @@ ENGINES = {"bubblewrap": Bubblewrap, "podman": Podman}
 ODD = "a  \"b\" 'c' $HOME ${HOME} `x` \\n ü€𝄞 \t# ; | & * ? ~ %s = ,:"
 
 
-def libraries(program: str) -> list[str]:
-    answer = subprocess.run(["ldd", program], capture_output=True, text=True).stdout
-    return re.findall(r"(/\S+) \(0x", answer)
-
-
 def make_root(root: Path) -> None:
     """Unpack a small image as Enroot leaves one: a few programs, variables, and an entry point."""
     for folder in ("usr/bin", "usr/lib64", "usr/lib", "etc", "opt", "var", "srv/image"):
         (root / folder).mkdir(parents=True)
     for link in ("bin", "lib64", "lib"):
         (root / link).symlink_to(f"usr/{link}")
-    for name in PROGRAMS:
-        program = os.path.realpath(shutil.which(name))
-        shutil.copy(program, root / "usr/bin" / name)
-        for library in libraries(program):
-            target = root / os.path.realpath(os.path.dirname(library)).lstrip("/") / os.path.basename(library)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(os.path.realpath(library), target)
+    add_programs(root, PROGRAMS)
     (root / "etc/environment").write_text(
         "PATH=/usr/bin:/of/the/image\nIMAGE=i\nBOTH=i\nEDF=i\nBOUND=i\nGONE=i\n"
     )

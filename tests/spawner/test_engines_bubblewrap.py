@@ -5,7 +5,6 @@ import json
 import os
 import pty
 import pwd
-import re
 import shutil
 import signal
 import subprocess
@@ -20,6 +19,10 @@ import gipfel_cluster
 from gipfel_cluster.edf import Edf, Mount
 from gipfel_cluster.engines import ContainerRequest, engine_for
 from gipfel_cluster.engines.bubblewrap import Bubblewrap
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from machine_programs import add_programs, libraries
 
 PLAIN_USER = 54321
 PROGRAMS = ("sh", "cat", "id", "ls", "env", "touch", "sleep", "mkdir", "rm", "stat")
@@ -42,24 +45,13 @@ def make_root(root: Path) -> None:
         (root / link).symlink_to(f"usr/{link}")
     (root / "usr/lib").mkdir()
     (root / "var/run").symlink_to("/run")
-    for name in PROGRAMS:
-        program = os.path.realpath(shutil.which(name))
-        shutil.copy(program, root / "usr/bin" / name)
-        for library in libraries(program):
-            target = root / os.path.realpath(os.path.dirname(library)).lstrip("/") / os.path.basename(library)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(os.path.realpath(library), target)
+    add_programs(root, PROGRAMS)
     (root / "etc/environment").write_text(
         'IMAGE="of the image"\nBOTH=image\nEDF=image\nBOUND=image\nHUB_X=image\n'
     )
     (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
     (root / "etc/resolv.conf").symlink_to("/run/nowhere/resolv.conf")
     (root / "opt/marker").write_text("of the image\n")
-
-
-def libraries(program: str) -> list[str]:
-    answer = subprocess.run(["ldd", program], capture_output=True, text=True).stdout
-    return re.findall(r"(/\S+) \(0x", answer)
 
 
 def make_squashfs(folder: Path, image: Path) -> Path:
