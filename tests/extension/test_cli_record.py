@@ -193,11 +193,13 @@ def test_what_the_caller_ignores_stays_ignored(words, environment):
     )  # fmt: skip
     # Python itself ignores SIGPIPE, which the command must not inherit from us.
     assert done.stdout == "SIG_IGN SIG_IGN\n"
-    done = subprocess.run(
-        words("sh", "-c", "grep SigIgn /proc/self/status"),
-        env=environment, capture_output=True, text=True, timeout=_LIMIT_S,
-    )  # fmt: skip
-    assert int(done.stdout.split()[1], 16) == 0
+    ask = ["sh", "-c", "grep SigIgn /proc/self/status"]
+    inherited, done = (
+        subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_LIMIT_S)
+        for command in (ask, words(*ask))
+    )
+    # Whoever runs the tests may ignore a signal that Python cannot name; subprocess gives SIGPIPE back.
+    assert done.stdout == inherited.stdout
 
 
 def test_the_recorders_death_never_touches_the_command(words, started, runs):
