@@ -1,8 +1,8 @@
-# make up · slurm · test · check · bench        Everything is made in .venv, build/ and node_modules/.
+# make up · slurm · test · check · bench · traces        Everything is made in .venv, build/ and node_modules/.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help up slurm test check bench install system clean
+.PHONY: help up slurm test check bench traces install system clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -34,6 +34,11 @@ check: install ## ruff, mypy strict, eslint, prettier, import floors
 
 bench: install ## ratios beside the peers, measured in one run (BENCH=name for one)
 	@$(BIN)/python tests/bench/run.py $(BENCH)
+
+traces: ## real traces of known work into tests/data/traces, where an NVIDIA GPU and torch are
+	@python=$$(test -x $(BIN)/python && echo $(BIN)/python || command -v $(PYTHON)); \
+	  $$python -c 'import numpy, pyarrow, pynvml' 2>/dev/null || { echo "make traces needs numpy, pyarrow, nvidia-ml-py and torch beside an NVIDIA GPU."; exit 1; }; \
+	  GIPFEL_TRACES=$(CURDIR)/tests/data/traces $$python tests/gpu/run.py test_trace
 
 install: $(VENV)/.installed $(VENV)/.panel spawner/proxy/node_modules/.package-lock.json
 
