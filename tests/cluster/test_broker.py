@@ -212,7 +212,7 @@ print(open("/proc/%d/cmdline" % os.getppid()).read().encode().hex())"""
     assert rest == ["other", here, "True"]
     assert node != kernel.value("__import__('socket').gethostname()")
     # Nobody on the node reads a parameter's value in a list of processes.
-    assert b"papermill_engine" in bytes.fromhex(papermill)
+    assert b"training.papermill" in bytes.fromhex(papermill)
     assert b"$(id)" not in bytes.fromhex(papermill)
     record = json.loads((user.home / ".gipfel/runs" / f"tests-{output.strip()}" / "record.json").read_text())
     assert (record["kind"], record["exit_status"], record["edf"]["name"]) == ("notebook", 0, "other")

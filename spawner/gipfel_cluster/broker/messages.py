@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeVar
 
-from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
+from pydantic import Field, JsonValue, TypeAdapter, ValidationError, field_validator, model_validator
 
 from ..model import Frozen, GipfelError, Line
 from ..scheduler.protocol import JobRequest, JobStatus, Partition
@@ -143,6 +143,25 @@ class AddressRequest(Request):
     node: Annotated[Line, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,252}$")]
 
 
+class StepRequest(Request):
+    """Start a step on nodes of the job; ``spec`` is a `gipfel_cluster.steps.StepSpec`.
+
+    It runs for as long as the connection; signals may be said on it meanwhile.
+    """
+
+    kind: Literal["step"] = "step"
+    spec: dict[str, JsonValue]
+    folder: Spot
+    directory: Spot | None = None
+
+
+class SuperviseRequest(Request):
+    """Start the supervisor of the launch in this folder; it keeps the job until the launch has ended."""
+
+    kind: Literal["supervise"] = "supervise"
+    folder: Spot
+
+
 class PartitionsRequest(Request):
     """Every partition."""
 
@@ -160,6 +179,8 @@ AnyRequest = (
     | CancelRequest
     | AddressRequest
     | PartitionsRequest
+    | StepRequest
+    | SuperviseRequest
 )
 _REQUESTS: TypeAdapter[AnyRequest] = TypeAdapter(Annotated[AnyRequest, Field(discriminator="kind")])
 

@@ -27,11 +27,15 @@ from .messages import (
     QueryAnswer,
     QueryRequest,
     RunRequest,
+    StepRequest,
     SubmitAnswer,
     SubmitRequest,
+    SuperviseRequest,
     read_request,
 )
 from .serving import Server
+from .steps import Steps
+from .supervision import supervise
 from .surroundings import Surroundings, passed_on
 
 _AT_ONCE = 4  # questions to the scheduler and to file systems
@@ -54,6 +58,7 @@ class Broker(Server):
         self._surroundings = surroundings
         self._scheduler = scheduler
         self._containers = Containers(surroundings)
+        self._steps = Steps(surroundings)
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
     async def answered(self, line: bytes, client: Connection) -> None:
@@ -63,6 +68,9 @@ class Broker(Server):
             await self._containers.run(request, client)
             return
         client.close_files()
+        if isinstance(request, StepRequest):
+            await self._steps.run(request, client)
+            return
         async with asyncio.timeout(_ANSWER_S), self._turns:
             answer = await self._answer(request)
         await client.send(answer)
@@ -75,6 +83,9 @@ class Broker(Server):
             case LocateRequest():
                 found = await asyncio.to_thread(self._surroundings.located, request.spot)
                 return LocateAnswer(path=str(found) if found else None)
+            case SuperviseRequest():
+                await asyncio.to_thread(supervise, request, self._surroundings)
+                return Done()
             case FactsRequest():
                 return await asyncio.to_thread(facts, self._surroundings)
             case _:

@@ -45,6 +45,8 @@ class Surroundings(Frozen):
     home: Line
     cluster: Line = "local"
     engine: Line = ""
+    #: The job's own EDF, as its file; empty for none.
+    edf: Line = ""
     runtime: Runtime
     host: dict[str, str]
     offered: dict[str, str] = Field(default_factory=dict)
@@ -75,6 +77,7 @@ class Surroundings(Frozen):
             home=environment.get("HOME") or str(Path.home()),
             cluster=spec.cluster,
             engine=spec.engine,
+            edf=request.edf.path or "",
             runtime=runtime,
             host=host,
             offered={

@@ -2,10 +2,12 @@
 
 import math
 import re
+from collections.abc import Iterable
 from itertools import product
 
 _PART = re.compile(r"[^,\[\]]+|\[[^\[\]]*\]|,")
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
+_NUMBERED = re.compile(r"(.*?)(\d{1,9})", re.ASCII | re.DOTALL)
 _MOST = 65536
 
 
@@ -46,3 +48,32 @@ def _numbers(ranges: str, text: str) -> tuple[str, ...]:
             raise ValueError(f"{text!r} is no hostlist: the range {part} can't be right")
         numbers += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
     return tuple(numbers)
+
+
+def fold_hostlist(nodes: Iterable[str]) -> str:
+    """The hostlist of these nodes, each once: ``nid[001-003,007]``; empty for none."""
+    numbers: dict[tuple[str, int], set[int]] = {}
+    others: list[str] = []
+    for node in sorted(set(nodes)):
+        match = _NUMBERED.fullmatch(node)
+        if match:
+            # By length: "7" and "007" are different nodes, while "009" and "010" may stand in one range.
+            numbers.setdefault((match[1], len(match[2])), set()).add(int(match[2]))
+        else:
+            others.append(node)
+    folded = [_fold(prefix, width, sorted(found)) for (prefix, width), found in sorted(numbers.items())]
+    return ",".join([*folded, *others])
+
+
+def _fold(prefix: str, width: int, numbers: list[int]) -> str:
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    words = [
+        str(first).zfill(width) + ("" if first == last else f"-{str(last).zfill(width)}")
+        for first, last in runs
+    ]
+    return prefix + (words[0] if len(words) == 1 and "-" not in words[0] else f"[{','.join(words)}]")

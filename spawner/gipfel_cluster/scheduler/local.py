@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from ..model import GipfelError
 from ..runs import write_atomically
 from .account import own_name
+from .array import ArrayPlan, TaskState, array_script, task_file
 from .durations import parse_duration
 from .keeper import EXTENSION, GRACE_SECONDS, Ending, KeptJob
 from .local_machine import count_gpus, local_cpus, local_gpus, local_memory
@@ -25,7 +26,7 @@ from .processes import Process, kill_tree
 from .protocol import JobRequest, JobStatus, Partition
 from .site import Choices
 
-_ID = re.compile(r"[0-9]+-[0-9a-f]{6}")
+_ID = re.compile(r"([0-9]+-[0-9a-f]{6})(?:_([0-9]{1,5}))?")
 _START_SECONDS = 20.0
 _KEPT_SECONDS = 7 * 24 * 3600.0
 
@@ -81,6 +82,9 @@ class LocalScheduler:
         except OSError as error:
             raise GipfelError(f"The job can't be started: {error.strerror} ({error.filename}).") from error
         job_id = f"{keeper.pid}-{secrets.token_hex(3)}"
+        script = request.script
+        if request.array:
+            script, environment = self._array(request, job_id, environment, gpus)
         environment["GIPFEL_JOB_ID"] = job_id
         seconds = parse_duration(request.time) if request.time else None
         if seconds is not None:
@@ -89,9 +93,10 @@ class LocalScheduler:
         (self._folder / job_id).mkdir(mode=0o700)
         plan = KeptJob(
             folder=str(self._folder / job_id),
-            script=request.script,
+            script=script,
             directory=request.directory,
-            output=request.output.replace("%j", job_id),
+            # The tasks of an array write their own.
+            output="" if request.array else request.output.replace("%j", job_id),
             environment=environment,
             user=request.user if request.user != own_name() else "",
             seconds=seconds,
@@ -110,6 +115,25 @@ class LocalScheduler:
             raise
         return job_id
 
+    def _array(
+        self, request: JobRequest, job_id: str, environment: dict[str, str], gpus: Sequence[str]
+    ) -> tuple[str, dict[str, str]]:
+        """The script and variables of the one job that runs an array's tasks, and GPUs for each at once."""
+        each, most = request.gpus_per_node, request.array_limit or request.array
+        if each and gpus:
+            most = min(most, len(gpus) // each)
+        plan = ArrayPlan(
+            folder=str(self._folder / job_id),
+            script=request.script,
+            output=request.output.replace("%j", job_id),
+            tasks=request.array,
+            limit=most,
+            gpus=tuple(",".join(gpus[at * each : (at + 1) * each]) for at in range(most))
+            if each and gpus
+            else (),
+        )
+        return array_script(self._python), {**environment, **plan.variables()}
+
     async def _end_unwanted(self, job_id: str, handing: "asyncio.Future[None]") -> None:
         with contextlib.suppress(GipfelError):
             await handing
@@ -118,10 +142,21 @@ class LocalScheduler:
 
     async def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         """How each job is, from its keeper and the state that it left."""
-        return {job_id: self._status(job_id) for job_id in job_ids}
+        return {job_id: self._status_of(job_id) for job_id in job_ids}
 
     async def cancel(self, job_id: str, *, user: str = "") -> None:  # noqa: ARG002 - the Protocol's
-        """TERM, ten seconds, then KILL for the whole tree; returns when nothing of the job is left."""
+        """TERM, ten seconds, then KILL for the whole tree; returns when nothing of the job is left.
+
+        A task of an array gets the TERM alone, and what it leaves behind ends with the array.
+        """
+        match = _ID.fullmatch(job_id)
+        if match and match[2]:
+            with contextlib.suppress(OSError, ValidationError):
+                text = task_file(self._folder / match[1], int(match[2])).read_text()
+                state = TaskState.model_validate_json(text)
+                if state.exit_code is None:
+                    state.process.signal(signal.SIGTERM)
+            return
         keeper = self._keeper(job_id)
         if keeper is None:
             return
@@ -175,10 +210,16 @@ class LocalScheduler:
         """Indices of this machine's GPUs; none where there is no driver."""
         return tuple(each.index for each in await local_gpus(self._environment))
 
+    def _status_of(self, job_id: str) -> JobStatus:
+        match = _ID.fullmatch(job_id)
+        if not match:
+            return JobStatus(answer="ended", reason="This machine never had such a job.")
+        if match[2]:
+            return self._task_status(match[1], int(match[2]), (self._node,))
+        return self._status(job_id)
+
     def _status(self, job_id: str) -> JobStatus:
         nodes = (self._node,)
-        if not _ID.fullmatch(job_id):
-            return JobStatus(answer="ended", reason="This machine never had such a job.")
         try:
             # Asked before the ending is read: a job may end in between.
             keeper = self._keeper(job_id)
@@ -195,6 +236,29 @@ class LocalScheduler:
                 answer="unknown", reason=f"The job's state can't be read: {type(error).__name__}."
             )
         return JobStatus(answer="ended", state=ending.state, nodes=nodes, exit_code=ending.exit_code)
+
+    def _task_status(self, job_id: str, task: int, nodes: tuple[str, ...]) -> JobStatus:
+        """How a task of an array is: its own state, or that it waits while the array lives."""
+        whole = self._status(job_id)
+        try:
+            state = TaskState.model_validate_json(task_file(self._folder / job_id, task).read_text())
+        except FileNotFoundError:
+            if whole.answer != "ended":
+                return JobStatus(
+                    answer=whole.answer, state="PENDING", reason=whole.reason or "its turn comes"
+                )
+            return JobStatus(answer="ended", state="CANCELLED", reason="It never began.", exit_code=143)
+        except (OSError, ValidationError) as error:
+            return JobStatus(
+                answer="unknown", reason=f"The task's state can't be read: {type(error).__name__}."
+            )
+        if state.exit_code is None:
+            if whole.answer == "ended":
+                return JobStatus(
+                    answer="ended", state="NODE_FAIL", nodes=nodes, reason="Its keeper was killed."
+                )
+            return JobStatus(answer="running", state="RUNNING", nodes=nodes)
+        return JobStatus(answer="ended", state=state.state, nodes=nodes, exit_code=state.exit_code)
 
     def _keeper(self, job_id: str) -> Process | None:
         if not _ID.fullmatch(job_id):

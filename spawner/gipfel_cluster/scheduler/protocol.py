@@ -44,11 +44,15 @@ class JobRequest(Frozen):
     """A job as the scheduler is asked for it.
 
     ``environment`` is all that the job gets; its values travel in the environment of the command that
-    submits, never in an argument. ``output`` is the job's log, where ``%j`` stands for the job's number.
+    submits, never in an argument. ``output`` is the job's log, where ``%j`` stands for the job's number and
+    ``%a`` for a task's in an array. ``array`` is how many tasks a job array has, 0 for a plain job, of which
+    ``array_limit`` run at once (0: as many as there is room for); each finds its number, from 0, in
+    ``SLURM_ARRAY_TASK_ID`` or ``GIPFEL_ARRAY_TASK_ID``, and is known as ``<job's number>_<task's>``.
     ``user`` is the unix user to act as, empty for the one that asks. ``mark`` is a word by which the job is
     found again when the scheduler took it without saying so; ``requeue`` whether the scheduler may run the
-    job a second time after a node has failed. ``site_arguments`` are the site's own, never a user's, for the
-    command that submits.
+    job a second time after a node has failed; ``warn_s`` how many seconds before its end the script gets
+    SIGUSR1, 0 for never; ``append`` keeps what an earlier run of the job wrote to its log. ``site_arguments``
+    are the site's own, never a user's, for the command that submits.
     """
 
     name: Annotated[Line, Field(min_length=1, max_length=128)]
@@ -68,6 +72,10 @@ class JobRequest(Frozen):
     time: TimeLimit = ""
     mark: Annotated[Line, _word(r"[A-Za-z0-9-]+", 64)] = ""
     requeue: bool = True
+    warn_s: Annotated[int, Field(ge=0, le=65535)] = 0
+    append: bool = False
+    array: Annotated[int, Field(ge=0, le=10_000)] = 0
+    array_limit: Annotated[int, Field(ge=0, le=10_000)] = 0
     site_arguments: tuple[Annotated[Line, Field(pattern=r"^-", max_length=1000)], ...] = ()
     environment: dict[str, str] = Field(default={})
     user: User = ""

@@ -1,6 +1,7 @@
 """Slurm through its commands: argv lists, a time limit for each, no shell."""
 
 import contextlib
+import re
 import time
 from collections.abc import Mapping, Sequence
 
@@ -14,6 +15,7 @@ from .slurm_answers import (
     JOB_FIELDS,
     MARK_FIELDS,
     OWNED_FIELDS,
+    TASK_FIELDS,
     SilentSlurmError,
     read_address,
     read_jobs,
@@ -32,6 +34,7 @@ _PATIENCE = 6
 _MOST_JOBS = 4000
 
 
+_TASK = re.compile(r"[0-9]+_[0-9]+")
 _UNREADABLE = JobStatus(answer="unknown", reason="squeue's answer can't be read.")
 
 
@@ -110,7 +113,11 @@ class SlurmScheduler:
         answers = {each: JobStatus(answer="ended") for each in job_ids if not each.isdecimal()}
         asked = sorted({each for each in job_ids if each.isdecimal()}, key=int)
         for first in range(0, len(asked), _MOST_JOBS):
-            answers |= await self._query_some(asked[first : first + _MOST_JOBS])
+            answers |= await self._query_some(asked[first : first + _MOST_JOBS], JOB_FIELDS)
+        tasks = sorted({each for each in job_ids if _TASK.fullmatch(each)})
+        for first in range(0, len(tasks), _MOST_JOBS):
+            some = tasks[first : first + _MOST_JOBS]
+            answers |= await self._query_some(some, TASK_FIELDS, "--array")
         if any(each.wants for each in answers.values()):
             line = await self._ask_line()
             answers |= {
@@ -120,8 +127,15 @@ class SlurmScheduler:
             }
         return answers
 
-    async def _query_some(self, asked: Sequence[str]) -> dict[str, JobStatus]:
-        argv = ("squeue", "--noheader", "--states=all", f"--jobs={','.join(asked)}", f"--Format={JOB_FIELDS}")
+    async def _query_some(self, asked: Sequence[str], fields: str, *more: str) -> dict[str, JobStatus]:
+        argv = (
+            "squeue",
+            "--noheader",
+            "--states=all",
+            f"--jobs={','.join(asked)}",
+            f"--Format={fields}",
+            *more,
+        )
         missing = JobStatus(answer="ended", reason="Slurm no longer knows this job.")
         try:
             output = (await self._run(argv, patience=_PATIENCE)).output
@@ -172,7 +186,7 @@ class SlurmScheduler:
 
     async def cancel(self, job_id: str, *, user: str = "") -> None:
         """Cancel with ``scancel`` as the job's user; returns before the job has ended."""
-        if job_id.isdecimal():
+        if job_id.isdecimal() or _TASK.fullmatch(job_id):
             try:
                 await self._run(("scancel", job_id), user=user)
             except GipfelError as error:
@@ -252,8 +266,15 @@ def submit_arguments(request: JobRequest) -> tuple[str, ...]:
     ]
     if request.mark:
         argv.append(f"--comment={request.mark}")
+    if request.warn_s:
+        argv.append(f"--signal=B:USR1@{request.warn_s}")
+    if request.append:
+        argv.append("--open-mode=append")
     if not request.requeue:
         argv.append("--no-requeue")
+    if request.array:
+        limit = f"%{request.array_limit}" if request.array_limit else ""
+        argv.append(f"--array=0-{request.array - 1}{limit}")
     if request.gpus_per_node:
         argv.append(f"--gres=gpu:{request.gpus_per_node}")
     if request.cpus_per_task:

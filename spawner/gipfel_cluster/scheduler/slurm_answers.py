@@ -17,6 +17,8 @@ JOB_FIELDS = ",".join(
         *("Partition", "NumNodes", "tres-per-node"),
     )
 )
+#: The same for tasks of job arrays; asked with ``--array``, which gives each task a line.
+TASK_FIELDS = JOB_FIELDS.replace("JobID:|", "JobArrayID:|", 1)
 #: squeue's fields for `read_marked`.
 MARK_FIELDS = "JobID:|,Comment:|"
 #: squeue's fields for `read_marks`.

@@ -48,7 +48,9 @@ class SquashfsServer:
         self._mounts = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
         self._words = os.memfd_create("squashfuse")
         options = "uid=0,gid=0,allow_other" if others else "uid=0,gid=0"
-        self.process = _serve([program, "-f", "-o", options, image, target], self._words)
+        # Whoever lets others in ends it by SIGTERM.
+        later = () if others else _LATER
+        self.process = _serve([program, "-f", "-o", options, image, target], self._words, later)
 
     def wait(self) -> None:
         """Wait until the image is there.
@@ -77,7 +79,10 @@ class SquashfsServer:
         os.close(self._words)
 
 
-def _serve(argv: list[str], words: int) -> int:
+_LATER = (15, 2, 1)  # SIGTERM, SIGINT, SIGHUP
+
+
+def _serve(argv: list[str], words: int, later: tuple[int, ...]) -> int:
     nothing = os.open(os.devnull, os.O_RDWR)
     try:
         return os.posix_spawn(
@@ -91,7 +96,8 @@ def _serve(argv: list[str], words: int) -> int:
             ],
             # A Ctrl-C at the terminal is for the command, not for its file system.
             setpgroup=0,
-            setsigmask=[],
+            # Slurm asks every process of a job to end: the file system goes last, with this namespace.
+            setsigmask=later,
             setsigdef=DEFAULTED,
         )
     finally:

@@ -1,0 +1,140 @@
+"""A job array on one machine: ``python -m gipfel_cluster.scheduler.array`` is its one job.
+
+It starts the tasks in order, so many at once, and writes how each is into ``tasks/<number>.json`` of the
+job's folder. Its own exit status is the highest of its tasks.
+"""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from ..model import Frozen
+from ..runs import write_atomically
+from .processes import Process
+
+#: The variable that carries an `ArrayPlan` as JSON.
+PLAN_VARIABLE = "GIPFEL_ARRAY"
+#: Which task of an array a process belongs to, from 0.
+TASK_VARIABLE = "GIPFEL_ARRAY_TASK_ID"
+
+_STEP_S = 0.1
+
+
+class ArrayPlan(Frozen):
+    """An array's tasks: ``gpus`` are what each of those that run at once sees, none where it is empty."""
+
+    folder: str
+    script: str
+    output: str
+    tasks: int
+    limit: int
+    gpus: tuple[str, ...] = ()
+
+    def variables(self) -> dict[str, str]:
+        """The variables by which the array's job finds its plan."""
+        return {PLAN_VARIABLE: self.model_dump_json()}
+
+
+class TaskState(Frozen):
+    """How a task is; ``exit_code`` is None while it runs."""
+
+    state: str
+    process: Process
+    exit_code: int | None = None
+
+
+def array_script(python: str) -> str:
+    """The script of the job that runs an array's tasks."""
+    return f"#!/bin/sh\nexec {shlex.quote(python)} -I -m gipfel_cluster.scheduler.array\n"
+
+
+def task_file(folder: Path, task: int) -> Path:
+    """Where the state of a task is, in the folder of its array's job."""
+    return folder / "tasks" / f"{task}.json"
+
+
+class Array:
+    """Runs the tasks of one plan."""
+
+    def __init__(self, plan: ArrayPlan, environment: Mapping[str, str]) -> None:
+        self._plan = plan
+        self._environment = dict(environment)
+        self._job_id = environment.get("GIPFEL_JOB_ID", "")
+        self._running: dict[int, tuple[int, subprocess.Popen[bytes], Process]] = {}
+        self._ending = False
+
+    def run(self) -> int:
+        """Run every task, or after SIGTERM only those that have begun; the highest exit status."""
+        signal.signal(signal.SIGTERM, self._end)
+        task_file(Path(self._plan.folder), 0).parent.mkdir(mode=0o700, exist_ok=True)
+        waiting, highest = list(range(self._plan.tasks)), 0
+        while self._running or (waiting and not self._ending):
+            for slot in range(self._plan.limit):
+                if waiting and not self._ending and slot not in self._running:
+                    self._start(slot, waiting.pop(0))
+            highest = max(highest, *self._collect(), 0)
+            time.sleep(_STEP_S)
+        return 143 if self._ending else highest
+
+    def _start(self, slot: int, task: int) -> None:
+        environment = {
+            **self._environment,
+            TASK_VARIABLE: str(task),
+            "GIPFEL_JOB_ID": f"{self._job_id}_{task}",
+        }
+        if self._plan.gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = self._plan.gpus[slot]
+        log = os.open(
+            self._plan.output.replace("%a", str(task)), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
+        )
+        script = os.memfd_create("task", 0)
+        os.write(script, self._plan.script.encode())
+        child = subprocess.Popen(
+            ("/bin/sh", f"/proc/self/fd/{script}"),
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=(script,),
+        )
+        os.close(log)
+        os.close(script)
+        process = Process.of(child.pid) or Process(pid=child.pid, start=0, boot="")
+        self._running[slot] = (task, child, process)
+        self._note(task, TaskState(state="RUNNING", process=process))
+
+    def _collect(self) -> list[int]:
+        codes = []
+        for slot, (task, child, process) in list(self._running.items()):
+            status = child.poll()
+            if status is None:
+                continue
+            del self._running[slot]
+            code = 128 - status if status < 0 else status
+            cancelled = code in {128 + signal.SIGTERM, 128 + signal.SIGINT}
+            state = "CANCELLED" if cancelled else "FAILED" if code else "COMPLETED"
+            self._note(task, TaskState(state=state, process=process, exit_code=code))
+            codes.append(code)
+        return codes
+
+    def _note(self, task: int, state: TaskState) -> None:
+        write_atomically(task_file(Path(self._plan.folder), task), state.model_dump_json())
+
+    def _end(self, _number: int, _frame: object) -> None:
+        self._ending = True
+        for _, child, _ in self._running.values():
+            child.terminate()
+
+
+def main() -> int:
+    """Run the array of ``$GIPFEL_ARRAY``."""
+    return Array(ArrayPlan.model_validate_json(os.environ.pop(PLAN_VARIABLE)), os.environ).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,150 @@
+"""A step: a command that runs on nodes of a job, in the container of an EDF on each of them."""
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from ..edf.model import Mount
+from ..job.spec import PYTHON
+from ..model import Frozen, Line
+from ..runtime.model import Runtime
+from ..scheduler.processes import Process
+
+__all__ = ["IMAGE_PYTHON", "PYTHON", "StepPlan", "StepSetting", "StepSpec", "StepState", "TaskPlace"]
+
+#: As the first word of a command, the image's own Python; without an image, the one that runs the job.
+IMAGE_PYTHON = "{image-python}"
+#: The environment variable that carries a `StepPlan` as JSON to each node.
+STEP_VARIABLE = "GIPFEL_STEP"
+
+_MOST_COMMAND = 64 << 10
+_MOST_ENVIRONMENT = 32 << 10
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# They would change the host's programs around the container, or what the scheduler granted.
+_NOT_GIVEN = ("SLURM_", "SBATCH_", "SRUN_", "JUPYTERHUB_", "LD_", "PYTHON", "GCONV_", "BASH_")
+_NOT_SET = frozenset(("PATH", "HOME", "USER", "LOGNAME", "SHELL", "ENV", "IFS", "TMPDIR", STEP_VARIABLE))
+
+Folder = Annotated[Line, Field(pattern=r"^/", max_length=4096)]
+NodeName = Annotated[Line, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,252}$")]
+StepName = Annotated[Line, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+
+
+class StepSpec(Frozen):
+    """A step as its caller asks for it; paths are those that the caller sees.
+
+    ``command`` is an argv, whose first word may be `PYTHON` or `IMAGE_PYTHON`. ``nodes`` are names of nodes
+    of the job, none for all of them. ``gpus_per_node`` is how many of the job's GPUs on a node the tasks see
+    together, None for all; ``gpus`` says which, as positions among the job's GPUs on a node.
+    """
+
+    command: tuple[str, ...] = Field(min_length=1, max_length=4096)
+    edf: Line = Field("", max_length=4096)
+    """Name or path of the EDF; empty for the job's own."""
+    nodes: tuple[NodeName, ...] = Field((), max_length=65536)
+    tasks_per_node: int = Field(1, ge=1, le=1024)
+    gpus_per_node: int | None = Field(None, ge=0, le=1024)
+    gpus: dict[NodeName, tuple[Annotated[int, Field(ge=0, le=1023)], ...]] = Field(default_factory=dict)
+    cpus_per_task: int | None = Field(None, ge=1, le=65536)
+    environment: dict[str, str] = Field(default_factory=dict, max_length=64)
+    directory: Line = Field("", max_length=4096)
+    """Where the command starts; empty for the working folder of the EDF, else the home folder."""
+    folder: Folder
+    """Where output and state go, on a file system that all nodes see: ``<name>.json``, and ``node-<n>.log``
+    for the n-th node, or with several tasks a node ``rank-<r>.log`` for each task."""
+    name: StepName = "step"
+    time_limit_s: float | None = Field(None, gt=0)
+    """After this the step is stopped, and its status is 124."""
+    end_together: bool = False
+    """Whether the failure of one task ends the others."""
+    grace_s: float = Field(10.0, ge=0, le=3600)
+    """Seconds between SIGTERM and SIGKILL when the step is stopped."""
+
+    @field_validator("environment")
+    @classmethod
+    def _is_limited(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, content in value.items():
+            if not _VARIABLE.fullmatch(name) or "\0" in content:
+                raise ValueError("holds what can't be an environment variable")
+            if name.startswith(_NOT_GIVEN) or name in _NOT_SET:
+                raise ValueError(f"{name} is the job's own")
+        if sum(len(name) + len(content) for name, content in value.items()) > _MOST_ENVIRONMENT:
+            raise ValueError(f"is longer than {_MOST_ENVIRONMENT >> 10} KiB")
+        return value
+
+    @model_validator(mode="after")
+    def _can_be_executed(self) -> "StepSpec":
+        if not self.command[0] or any("\0" in word for word in self.command):
+            raise ValueError("the command needs a first word and holds no NUL")
+        if sum(len(word.encode(errors="replace")) for word in self.command) > _MOST_COMMAND:
+            raise ValueError(f"the command is longer than {_MOST_COMMAND >> 10} KiB")
+        return self
+
+
+class StepSetting(Frozen):
+    """The job that a step belongs to, as the host knows it.
+
+    ``edf`` is the job's own, a path or empty; ``engine`` that for images; ``nodes`` are the job's, in Slurm's
+    order; ``slurm_job`` is its number, empty outside of Slurm; ``cpus`` the fewest CPUs of the job on a node;
+    ``run`` its run folder, empty for none; ``folders`` are shown in every container at the same path.
+    """
+
+    home: Line
+    cluster: Line = "local"
+    engine: Line = ""
+    edf: Line = ""
+    runtime: Runtime
+    wanted_runtime: Line = ""
+    slurm_job: Line = ""
+    job_id: Line = ""
+    nodes: tuple[NodeName, ...] = ()
+    cpus: int = 0
+    run: Line = ""
+    folders: tuple[Line, ...] = ()
+
+
+class StepPlan(Frozen):
+    """A step with everything that its nodes need; ``mounts`` show the caller's folders at the same paths.
+
+    ``folder`` is the host's path of the spec's.
+    """
+
+    spec: StepSpec
+    setting: StepSetting
+    folder: Folder
+    mounts: tuple[Mount, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes that it runs on."""
+        return self.spec.nodes or self.setting.nodes
+
+
+class TaskPlace(Frozen):
+    """Where a task of a step runs; ``gpus`` are its CUDA_VISIBLE_DEVICES, None where all GPUs are seen."""
+
+    rank: int
+    local_rank: int
+    node: str
+    node_rank: int
+    pid: int
+    gpus: tuple[str, ...] | None = ()
+    step_id: str = ""
+
+
+class StepState(Frozen, extra="ignore"):
+    """``<name>.json`` in a step's folder, written by its keeper.
+
+    ``step_id`` is Slurm's ``job.step``, ``local-<pid>`` without Slurm, empty until a task has started.
+    ``status`` is the exit status of the step, 124 after its time limit; ``problem`` why it could not run.
+    """
+
+    phase: Literal["starting", "running", "ended"]
+    step_id: str = ""
+    keeper: Process | None = None
+    status: int | None = None
+    problem: str = ""
+    nodes: tuple[str, ...] = ()
+    started_ns: int = 0
+    ended_ns: int | None = None
+    stopped: bool = False

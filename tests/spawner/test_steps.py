@@ -1,0 +1,178 @@
+"""Steps on a machine without Slurm and through a job's broker, and what Slurm would be asked for."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from broker_jobs import running_broker, until, write_edf
+
+from gipfel_cluster.model import GipfelError
+from gipfel_cluster.runtime import Runtime
+from gipfel_cluster.scheduler.processes import descendants
+from gipfel_cluster.steps import IMAGE_PYTHON, StepSetting, StepSpec, start_step
+from gipfel_cluster.steps.node import chosen_gpus
+from gipfel_cluster.steps.spec import StepPlan
+from gipfel_cluster.steps.srun import scrubbed, srun_arguments
+
+_SHOW = """
+import os, sys
+names = "GIPFEL_TASK GIPFEL_TASKS GIPFEL_LOCAL_TASK RANK SLURM_PROCID MASTER_ADDR WHERE MINE"
+print(*(os.environ.get(name, "-") for name in names.split()), flush=True)
+sys.exit(int(os.environ["GIPFEL_TASK"]))
+"""
+_STUBBORN = "trap 'echo told' USR1; trap 'echo asked; exit 7' TERM; echo ready; while :; do sleep 0.1; done"
+
+
+def _environment(**more: str) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    return kept | {"RANK": "7", "MASTER_ADDR": "elsewhere", "SLURM_PROCID": "9", "PMI_RANK": "9"} | more
+
+
+def _log(folder: Path, name: str) -> str:
+    path = folder / name
+    return path.read_text() if path.exists() else ""
+
+
+def test_tasks_run_here_know_their_rank_and_nothing_of_what_is_around(tmp_path: Path) -> None:
+    folder = tmp_path / "step"
+    spec = StepSpec(
+        command=(IMAGE_PYTHON, "-c", _SHOW), folder=str(folder), tasks_per_node=3, environment={"MINE": "a b"}
+    )
+    step = start_step(spec, _environment())
+    assert step.wait(60) == 2
+    assert [each.rank for each in step.tasks] == [0, 1, 2]
+    assert (step.state.phase, step.state.status) == ("ended", 2)
+    assert step.step_id.startswith("local-")
+    for rank in range(3):
+        assert _log(folder, f"rank-{rank}.log") == f"{rank} 3 {rank} - - - - a b\n"
+
+
+def test_a_step_hears_signals_and_stops_with_all_that_it_started(tmp_path: Path) -> None:
+    spec = StepSpec(command=("sh", "-c", _STUBBORN), folder=str(tmp_path), name="long")
+    with start_step(spec, _environment()) as step:
+        until(lambda: "ready" in _log(tmp_path, "node-0.log"))
+        assert step.poll() is None
+        step.signal(signal.SIGUSR1)
+        until(lambda: "told" in _log(tmp_path, "node-0.log"))
+        below = step.state.keeper
+        assert below is not None
+        pids = descendants(below.pid)
+        assert step.stop() == 7
+    assert "asked" in _log(tmp_path, "node-0.log")
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    deaf = spec.model_copy(
+        update={"command": ("sh", "-c", "trap '' TERM; echo deaf; sleep 1000"), "grace_s": 0.2}
+    )
+    with start_step(deaf, _environment()) as step:
+        until(lambda: "deaf" in _log(tmp_path, "node-0.log"))
+    assert step.poll() == 137
+
+
+def test_time_runs_out_a_failure_ends_the_others_and_a_mistake_is_said(tmp_path: Path) -> None:
+    late = StepSpec(command=("sleep", "1000"), folder=str(tmp_path), time_limit_s=0.2)
+    assert start_step(late, _environment()).wait(60) == 124
+    fails = 'test "$GIPFEL_TASK" = 1 && exit 5; sleep 1000'
+    together = StepSpec(
+        command=("sh", "-c", fails), folder=str(tmp_path), tasks_per_node=2, end_together=True, name="both"
+    )
+    assert start_step(together, _environment()).wait(60) == 143
+    lost = StepSpec(command=("true",), folder=str(tmp_path), edf="nowhere", name="lost")
+    step = start_step(lost, _environment(HOME=str(tmp_path)))
+    assert step.wait(60) == 125
+    assert "there is no EDF of this name" in _log(tmp_path, "node-0.log")
+    absent = start_step(
+        StepSpec(command=("true",), folder=str(tmp_path), nodes=("other",), name="absent"), _environment()
+    )
+    assert absent.wait(60) == 1
+    assert "There is no Slurm here" in absent.state.problem
+    with pytest.raises(GipfelError, match="can't be made"):
+        start_step(StepSpec(command=("true",), folder="/proc/none"), _environment())
+
+
+_CLIENT = """
+import sys, time
+from gipfel_cluster.steps import StepSpec, start_step
+step = start_step(StepSpec.model_validate_json(sys.argv[1]))
+print(step.wait(float(sys.argv[2])), flush=True)
+time.sleep(float(sys.argv[3]))
+"""
+
+
+def test_a_process_in_a_container_starts_one_through_the_broker_and_takes_it_along(tmp_path: Path) -> None:
+    write_edf(tmp_path, "other")
+    run = tmp_path / "run"
+    run.mkdir()
+    with running_broker(tmp_path) as around:
+        inside = _environment(GIPFEL_SOCKETS=around.sockets, GIPFEL_RUN=str(run), GIPFEL_ENGINE="bubblewrap")
+
+        def client(spec: StepSpec, *words: str) -> subprocess.Popen[str]:
+            argv = [sys.executable, "-c", _CLIENT, spec.model_dump_json(), *words]
+            return subprocess.Popen(
+                argv, env=inside, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+
+        shown = StepSpec(
+            command=(IMAGE_PYTHON, "-c", _SHOW), folder=str(run / "a"), edf="other", tasks_per_node=2
+        )
+        done = client(shown, "60", "0")
+        output, errors = done.communicate(timeout=90)
+        assert output == "1\n", errors
+        assert _log(run / "a", "rank-1.log") == "1 2 1 - - - the other -\n"
+        kept = StepSpec(command=("sh", "-c", _STUBBORN), folder=str(run / "b"))
+        holder = client(kept, "0", "1000")
+        until(lambda: "ready" in _log(run / "b", "node-0.log"))
+        holder.kill()
+        holder.communicate(timeout=30)
+        until(lambda: "asked" in _log(run / "b", "node-0.log"))
+        hidden = client(shown.model_copy(update={"folder": "/proc/self"}), "1", "0")
+        assert "does not see" in hidden.communicate(timeout=60)[1]
+
+
+def _plan(**more: object) -> StepPlan:
+    setting = StepSetting(
+        home="/home/ada", runtime=Runtime.here(), slurm_job="12", nodes=("n1", "n2"), cpus=8
+    )
+    spec = StepSpec.model_validate({"command": ("train",), "folder": "/runs/a%b", **more})
+    return StepPlan(spec=spec, setting=setting, folder="/runs/a%b")
+
+
+def test_slurm_is_told_everything_and_nothing_is_inherited() -> None:
+    argv = srun_arguments(_plan(tasks_per_node=4), ("python", "x"))
+    for word in (
+        "--jobid=12", "--overlap", "--nodes=2", "--nodelist=n1,n2", "--ntasks=8", "--ntasks-per-node=4",
+        "--cpus-per-task=2", "--output=/runs/a%%b/rank-%t.log", "--kill-on-bad-exit=0", "--no-kill",
+    ):  # fmt: skip
+        assert word in argv
+    assert argv[-2:] == ("python", "x")
+    assert "--overcommit" in srun_arguments(_plan(tasks_per_node=9), ())
+    assert "--nodelist=n2" in srun_arguments(_plan(nodes=("n2",), end_together=True), ())
+    kept = scrubbed({"PATH": "p", "SLURM_CONF": "c", "SLURM_NTASKS": "3", "RANK": "1", "OMPI_COMM": "x"})
+    assert kept == {"PATH": "p", "SLURM_CONF": "c"}
+
+
+def test_gpus_are_positions_among_those_of_the_job() -> None:
+    granted = {"CUDA_VISIBLE_DEVICES": "2,3,GPU-5"}
+    assert chosen_gpus(_plan(), "n1", granted) == ("2", "3", "GPU-5")
+    assert chosen_gpus(_plan(gpus_per_node=1), "n1", granted) == ("2",)
+    assert chosen_gpus(_plan(gpus={"n1": (2, 0)}), "n1", granted) == ("GPU-5", "2")
+    assert chosen_gpus(_plan(), "n1", {}) == ()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"command": ()}, {"command": ("",)}, {"command": ("a\0b",)}, {"folder": "relative"},
+        {"folder": "/a\nb"}, {"nodes": ("--exclusive",)}, {"nodes": ("a,b",)}, {"name": "../x"},
+        {"environment": {"SLURM_CONF": "x"}},
+        {"environment": {"A B": "x"}}, {"tasks_per_node": 0}, {"more": 1},
+    ],
+)  # fmt: skip
+def test_what_is_no_step_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="validation error"):
+        _plan(**wrong)
