@@ -55,7 +55,7 @@ class FakeNvml:
         self._taken = 0
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith(("NVML", "c_nvml", "nvmlMemory_v2")):
+        if name.startswith(("NVML", "c_nvml", "nvmlMemory_v2", "nvmlEventType")):
             return getattr(pynvml, name)
         raise AttributeError(name)
 
@@ -78,6 +78,9 @@ class FakeNvml:
 
     def nvmlDeviceGetUUID(self, handle: str) -> str:
         return f"MIG-{handle}" if "-" in handle else f"GPU-{handle}"
+
+    def nvmlDeviceGetMinorNumber(self, handle: str) -> int:
+        return int(handle[3])
 
     def nvmlDeviceGetName(self, handle: str) -> bytes:
         return b"NVIDIA H100"
@@ -174,9 +177,17 @@ class FakeNvml:
         return request
 
 
-def opened(library: FakeNvml, *, interval: float = 1.0, **environment: str) -> tuple[NvmlSource, SetClock]:
+def opened(
+    library: FakeNvml,
+    *,
+    interval: float = 1.0,
+    metrics: tuple[str, ...] = (),
+    opens: Any = None,
+    **environment: str,
+) -> tuple[NvmlSource, SetClock]:
     clock = SetClock()
-    return NvmlSource(environment=environment, clock=clock, interval=interval, library=library), clock
+    how = {"metrics": metrics, "opens": opens or (lambda minor: True)}
+    return NvmlSource(environment=environment, clock=clock, interval=interval, library=library, **how), clock
 
 
 HOPPER = {
@@ -307,6 +318,49 @@ def test_a_gpu_that_is_lost_gives_missing_values():
     assert source.read()[0].values["SM_ACTIVE"] == pytest.approx(0.875)
 
 
+def test_a_gpu_that_is_lost_is_an_event_once():
+    library = FakeNvml(gpus=2, gpm=HOPPER)
+    source, clock = opened(library, GIPFEL_NODE="n1")
+    assert source.events() == []
+    library.refused = {"nvmlDeviceGetUtilizationRates": pynvml.NVML_ERROR_GPU_IS_LOST}
+    for second in (1, 2, 3):
+        clock.now_ns = second * 10**9
+        source.read()
+    assert [(each.kind, each.device, each.node) for each in source.events()] == [
+        ("gpu_lost", "GPU-gpu0", "n1"),
+        ("gpu_lost", "GPU-gpu1", "n1"),
+    ]
+    assert source.events() == []
+    source.close()
+
+
+def test_metrics_on_request():
+    library = FakeNvml(gpus=1, gpm={**HOPPER, 30: 50.0, 63: 7.0})
+    asked = ("NVDEC0_ACTIVE", "NVLINK_L0_TX_BYTES", "NVLINK_L1_TX_BYTES", "MEM_COPY_UTIL", "TOTAL_ENERGY")
+    source, clock = opened(library, metrics=asked)
+    clock.now_ns = 10**9
+    values = source.read()[0].values
+    assert [values[name] for name in asked] == [0.5, 7 * MIB, None, 0.4, None]
+    assert values["SM_ACTIVE"] == pytest.approx(0.875)
+    # A driver that knows none of them still gives the usual ones, and is not asked for them again.
+    library.unknown = {30, 63}
+    clock.now_ns = 2 * 10**9
+    values = source.read()[0].values
+    assert (values["NVDEC0_ACTIVE"], values["SM_ACTIVE"]) == (None, pytest.approx(0.875))
+
+
+def test_only_what_the_control_group_opens():
+    def odd(minor: int) -> bool:
+        return minor % 2 == 1
+
+    source, _ = opened(FakeNvml(gpus=4), opens=odd)
+    assert [device.uuid for device in source.devices] == ["GPU-gpu1", "GPU-gpu3"]
+    source, _ = opened(FakeNvml(gpus=4), opens=odd, CUDA_VISIBLE_DEVICES="1")
+    assert [device.uuid for device in source.devices] == ["GPU-gpu3"]
+    source, _ = opened(FakeNvml(gpus=4), SLURM_STEP_GPUS="0,2")
+    assert [device.uuid for device in source.devices] == ["GPU-gpu0", "GPU-gpu2"]
+
+
 def test_chip_to_chip_in_bytes_where_the_gpu_has_it():
     source, clock = opened(FakeNvml(gpus=1, gpm={**HOPPER, 100: 3.0, 101: 420_000.0}))
     clock.now_ns = 10**9
@@ -407,10 +461,20 @@ def test_a_recorder_reads_gpm_over_the_c_interface(tmp_path):
     table = read_samples(tmp_path / "telemetry")
     assert (table.source, [device.uuid for device in table.gpus]) == ("nvml+gpm", ["GPU-0123-4567"])
     last = {name: float(column[-1]) for name, column in table.of("GPU-0123-4567").items()}
-    assert (last["SM_ACTIVE"], last["PIPE_TENSOR_ACTIVE"], last["DRAM_ACTIVE"]) == (0.02, 0.05, 0.1)
-    assert (last["NVLINK_TX_BYTES"], last["NVLINK_RX_BYTES"]) == (61 * MIB, 60 * MIB)
-    assert (last["GPU_UTIL"], last["FB_USED"], last["POWER_USAGE"]) == (0.87, 40 * 2**30, 612.345)
+    expected = {
+        "SM_ACTIVE": 0.02,
+        "PIPE_TENSOR_ACTIVE": 0.05,
+        "DRAM_ACTIVE": 0.1,
+        "NVLINK_TX_BYTES": 61 * MIB,
+        "NVLINK_RX_BYTES": 60 * MIB,
+        "GPU_UTIL": 0.87,
+        "FB_USED": 40 * 2**30,
+        "POWER_USAGE": 612.345,
+        "PIPE_INT_ACTIVE": 0.04,
+        "C2C_RX_ALL_BYTES": 101 * MIB,
+    }
+    # A segment keeps as many digits as the hardware knows.
+    assert {name: last[name] for name in expected} == pytest.approx(expected, rel=1e-3)
     missing = [name for name, value in last.items() if value != value]
     assert missing == ["PIPE_FP64_ACTIVE", "PIPE_FP16_ACTIVE", "SM_CLOCK"]
-    assert (last["PIPE_INT_ACTIVE"], last["C2C_RX_ALL_BYTES"]) == (0.04, 101 * MIB)
     assert last["CLOCKS_EVENT_REASONS"] == 0x44

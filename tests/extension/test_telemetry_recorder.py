@@ -115,7 +115,7 @@ def test_a_source_that_fails_gives_missing_values_one_line_and_comes_back(tmp_pa
     _, listener, _ = recorded(tmp_path, ticks=6, fails=(2, 3, 4))
     values = read_samples(tmp_path).of("GPU-1")["SM_ACTIVE"]
     assert np.isnan(values).tolist() == [False, True, True, True, False, False]
-    assert [tick.events for tick in listener.ticks if tick.events] == [
+    assert [tuple(e.message for e in tick.events) for tick in listener.ticks if tick.events] == [
         ("counting can't be read: The GPU fell off the bus.",),
         ("counting can be read again",),
     ]
@@ -145,7 +145,7 @@ def test_a_folder_that_cannot_be_written_keeps_samples_until_it_can(tmp_path):
         clock.wait(1.0, ended)
     recorder.close()
     assert read_samples(blocked).of("GPU-1")["SM_ACTIVE"].tolist() == [1, 2, 3, 4, 5, 6]
-    events = [event for tick in listener.ticks for event in tick.events]
+    events = [event.message for tick in listener.ticks for event in tick.events]
     assert len(events) == 2
     assert "can't be written" in events[0]
     assert "can be written again" in events[1]

@@ -18,7 +18,7 @@ from gipfel_extension.telemetry.sample import (
     SourceError,
 )
 from gipfel_extension.telemetry.segments import write_parquet
-from gipfel_extension.telemetry.sources import SystemClock, open_source
+from gipfel_extension.telemetry.sources import SourceRequest, SystemClock, open_source
 from gipfel_extension.telemetry.sources.cgroup import job_cgroup
 from gipfel_extension.telemetry.sources.host import HostSource
 from gipfel_extension.telemetry.sources.processes import ProcessTree
@@ -51,7 +51,7 @@ def spin(seconds: float) -> None:
 
 
 def test_host_sees_this_process_at_work():
-    source = open_source("host", interval=1.0, root_pid=os.getpid(), environment={"GIPFEL_NODE": "n1"})
+    source = open_source("host", SourceRequest(root_pid=os.getpid(), environment={"GIPFEL_NODE": "n1"}))
     (first,) = source.read()
     assert first.values["CPU_UTIL"] is None
     spin(0.3)
@@ -126,9 +126,9 @@ def fake_job(folder: Path) -> tuple[Path, Path]:
 
 
 def test_a_slurm_job_is_measured_by_its_cgroup(tmp_path):
-    proc, cgroups = fake_job(tmp_path)
+    _, cgroups = fake_job(tmp_path)
     clock = SetClock()
-    source = HostSource(77, environment={"GIPFEL_NODE": "n1"}, clock=clock, proc=proc, cgroups=cgroups)
+    source = HostSource(77, environment={"GIPFEL_NODE": "n1"}, clock=clock, root=tmp_path, cgroups=cgroups)
     assert source.devices[0].scope == "job cgroup"
     source.read()
     clock.now_ns = 2 * 10**9
@@ -232,7 +232,7 @@ def test_replay_plays_a_recording_at_its_own_pace_again_and_again(tmp_path):
 )
 def test_a_source_that_cannot_be_opened_is_one_line(spec):
     with pytest.raises(SourceError) as caught:
-        open_source(spec, interval=1.0, root_pid=None, environment={})
+        open_source(spec, SourceRequest(environment={}))
     assert caught.value.problem
     assert caught.value.fix
     assert "\n" not in str(caught.value)
@@ -242,11 +242,11 @@ def test_a_file_that_is_no_recording_is_one_line(tmp_path):
     for name, content in (("a.arrows", b"hello"), ("b.parquet", b"PAR1 hello PAR1"), ("c.parquet", b"")):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(SourceError):
-            open_source(f"replay:{tmp_path / name}", interval=1.0, root_pid=None, environment={})
+            open_source(f"replay:{tmp_path / name}", SourceRequest(environment={}))
 
 
 def test_auto_without_a_gpu_is_nothing():
-    source = open_source("auto", interval=1.0, root_pid=None, environment={"CUDA_VISIBLE_DEVICES": ""})
+    source = open_source("auto", SourceRequest(environment={"CUDA_VISIBLE_DEVICES": ""}))
     assert source.devices == ()
     assert source.read() == []
     source.close()

@@ -28,16 +28,30 @@ def missing() -> str:
     return "" if count else "no NVIDIA GPU"
 
 
+def driver_version() -> str:
+    """The version of NVIDIA's driver."""
+    import pynvml  # noqa: PLC0415 - may be missing
+
+    pynvml.nvmlInit()
+    version = pynvml.nvmlSystemGetDriverVersion()
+    pynvml.nvmlShutdown()
+    return version.decode() if isinstance(version, bytes) else str(version)
+
+
 def environment() -> dict[str, str]:
     """This process's environment with our packages on the path."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(EXTENSION), *filter(None, sys.path)])}
 
 
 @contextlib.contextmanager
-def recorder(folder: Path, *, interval: float, source: str = "nvml") -> Iterator[subprocess.Popen[bytes]]:
+def recorder(
+    folder: Path, *, interval: float, sources: tuple[str, ...] = ("nvml",), root_pid: int | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
     """A recorder that writes into the folder, ended by SIGTERM at the end."""
     command = [sys.executable, "-m", "gipfel_extension.telemetry.recorder", "--telemetry", str(folder)]
-    command += ["--node", "gpu-node", "--interval", str(interval), "--flush", "0.5", "--source", source]
+    command += ["--node", "gpu-node", "--interval", str(interval), "--flush", "0.5"]
+    command += [word for source in sources for word in ("--source", source)]
+    command += ["--root-pid", str(root_pid)] if root_pid is not None else []
     process = subprocess.Popen(command, env=environment())
     try:
         # Its imports must not count as sampling.

@@ -11,7 +11,7 @@ from pathlib import Path
 from machine import Skipped, copy, cpu_seconds, environment, multiply, recorder, torch
 
 from gipfel_extension.telemetry.segments import read_samples
-from gipfel_extension.telemetry.sources import open_source
+from gipfel_extension.telemetry.sources import SourceRequest, open_source
 
 GPM = ("SM_ACTIVE", "SM_OCCUPANCY", "PIPE_TENSOR_ACTIVE", "DRAM_ACTIVE", "GR_ENGINE_ACTIVE")
 NOBODY = 65534
@@ -26,7 +26,7 @@ def smi(*fields: str) -> list[list[str]]:
 
 def test_agrees_with_nvidia_smi(tmp_path: Path) -> None:
     environment_of_all = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-    source = open_source("nvml", interval=1.0, root_pid=None, environment=environment_of_all)
+    source = open_source("nvml", SourceRequest(environment=environment_of_all))
     rows = smi("uuid", "name", "memory.total", "memory.used", "power.draw", "temperature.gpu")
     samples = {sample.device: sample for sample in source.read()}
     source.close()
@@ -45,19 +45,14 @@ def test_agrees_with_nvidia_smi(tmp_path: Path) -> None:
 def test_only_the_gpus_of_the_job(tmp_path: Path) -> None:
     uuid = smi("uuid")[-1][0]
     for selection in (uuid, uuid[:12] if len(smi("uuid")) == 1 else uuid):
-        source = open_source(
-            "nvml", interval=1.0, root_pid=None, environment={"CUDA_VISIBLE_DEVICES": selection}
-        )
+        source = open_source("nvml", SourceRequest(environment={"CUDA_VISIBLE_DEVICES": selection}))
         assert [device.uuid for device in source.devices] == [uuid]
         source.close()
-    assert (
-        open_source("auto", interval=1.0, root_pid=None, environment={"CUDA_VISIBLE_DEVICES": ""}).devices
-        == ()
-    )
+    assert open_source("auto", SourceRequest(environment={"CUDA_VISIBLE_DEVICES": ""})).devices == ()
 
 
 def test_gpm_follows_the_work(tmp_path: Path) -> None:
-    source = open_source("nvml", interval=1.0, root_pid=None, environment=os.environ)
+    source = open_source("nvml", SourceRequest(environment=os.environ))
     if source.name != "nvml+gpm":
         source.close()
         raise Skipped("this GPU has no GPM (Hopper or later has)")
@@ -84,11 +79,11 @@ def test_gpm_follows_the_work(tmp_path: Path) -> None:
 def test_gpm_as_a_plain_user(tmp_path: Path) -> None:
     code = (
         "import os, sys, time, json\n"
-        "from gipfel_extension.telemetry.sources import open_source\n"
+        "from gipfel_extension.telemetry.sources import SourceRequest, open_source\n"
         # Imported before: nobody may not be able to read the interpreter's own folder.
         "import gipfel_extension.telemetry.sources.nvml, pynvml\n"
         f"if os.getuid() == 0: os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})\n"
-        "source = open_source('nvml', interval=1.0, root_pid=None, environment={})\n"
+        "source = open_source('nvml', SourceRequest(environment={}))\n"
         "time.sleep(0.5)\n"
         "print(json.dumps([os.getuid(), source.name, source.read()[0].values]))\n"
         "source.close()\n"
@@ -99,7 +94,7 @@ def test_gpm_as_a_plain_user(tmp_path: Path) -> None:
     ).stdout
     uid, name, values = json.loads(output)
     assert uid != 0
-    as_ourselves = open_source("nvml", interval=1.0, root_pid=None, environment={})
+    as_ourselves = open_source("nvml", SourceRequest(environment={}))
     as_ourselves.close()
     assert name == as_ourselves.name
     if name != "nvml+gpm":

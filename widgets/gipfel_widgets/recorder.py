@@ -56,7 +56,8 @@ class KernelRecorder:
             *("--name", self._name),
             *("--interval", str(self._interval)),
             *("--root-pid", str(os.getpid())),
-            "--with-parent",
+            # Named: whose child it is when it has been loaded says nothing of who started it.
+            f"--with-parent={os.getpid()}",
         ]
         for source in self._sources:
             argv += ["--source", source]

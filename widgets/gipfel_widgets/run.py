@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from gipfel_cluster.live_folder import live_sockets
 from gipfel_cluster.runs import RunFolder, runs_root
 from gipfel_cluster.scratch import ScratchFolder
 
@@ -55,6 +56,12 @@ def present_run(environment: Mapping[str, str] | None = None) -> KernelRun | Non
         return None
     sockets = environment.get("GIPFEL_SOCKETS")
     return KernelRun(RunFolder(Path(given)), Path(sockets) if sockets else None)
+
+
+def run_at(path: Path, environment: Mapping[str, str] | None = None) -> KernelRun:
+    """The run of a folder; live where something on this node streams it, such as ``gipfel record``."""
+    environment = os.environ if environment is None else environment
+    return KernelRun(RunFolder(path), live_sockets(path, node_name(environment)))
 
 
 def create_run(source: str, interval: float, environment: Mapping[str, str] | None = None) -> KernelRun:

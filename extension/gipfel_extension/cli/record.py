@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     epilog=examples(
         "gipfel record -- python train.py --lr 0.1",
         "gipfel record --interval 0.1 --runs ./runs -- ./benchmark",
+        "gipfel record --metrics train.jsonl -- python train.py --log train.jsonl",
         "srun --nodes=2 --ntasks-per-node=4 gipfel record -- python train.py",
     ),
 )
@@ -42,22 +43,44 @@ if TYPE_CHECKING:
     "sources",
     multiple=True,
     metavar="S",
-    help="auto, nvml, host, replay:FILE, synthetic:training and others, also several; by default host and "
-    "auto, which is the job's GPUs.",
+    help="auto, nvml, dcgm, amdsmi, host, exporter:URL, prometheus:URL, replay:FILE, synthetic:training and "
+    "others, also several; by default host and auto, which is the job's GPUs.",
 )
-def record(*, command: tuple[str, ...], runs: str, interval: float, sources: tuple[str, ...]) -> int:
+@click.option(
+    "--metric",
+    "extra",
+    multiple=True,
+    metavar="NAME",
+    help="A GPU metric beside the usual ones, by DCGM's name, such as NVDEC0_ACTIVE; also several.",
+)
+@click.option(
+    "--metrics",
+    default="",
+    metavar="FILE",
+    help='A file of JSON lines that CMD writes, such as {"step": 1, "loss": 0.5}: metrics of the run.',
+)
+def record(
+    *,
+    command: tuple[str, ...],
+    runs: str,
+    interval: float,
+    sources: tuple[str, ...],
+    extra: tuple[str, ...],
+    metrics: str,
+) -> int:
     """Run CMD and record what its GPUs and the host do meanwhile, in a run folder of its own.
 
     CMD has this terminal, its streams and signals, and its exit status is returned: 128 + n after signal n,
     127 where there is no such program. Whatever becomes of the record, CMD runs on. In CMD $GIPFEL_RUN names
     the run folder, so that gipfel_widgets.log(loss=...) writes beside the samples. In a Slurm step with
-    several tasks one recorder per node writes into one folder.
+    several tasks one recorder per node writes into one folder. Meanwhile Saturation(run=...) in a notebook
+    on the same node shows it live.
     """
     from .foreground import NOT_EXECUTABLE, NOT_FOUND, Foreground  # noqa: PLC0415
 
     foreground = Foreground()
     run = _made(Path(runs).expanduser() if runs else None, command, interval, sources)
-    recorder = _started(run)
+    recorder = _started(run, extra, metrics)
     environment = {**os.environ, "GIPFEL_RUN": str(run.path)} if run else dict(os.environ)
     try:
         status = foreground.run(command, environment)
@@ -89,7 +112,7 @@ def _made(
         return None
 
 
-def _started(run: "RecordedRun | None") -> "RecorderBeside | None":
+def _started(run: "RecordedRun | None", extra: tuple[str, ...], metrics: str) -> "RecorderBeside | None":
     if run is None or not run.sources:
         return None
     from .recorder_beside import RecorderBeside  # noqa: PLC0415
@@ -102,6 +125,9 @@ def _started(run: "RecordedRun | None") -> "RecorderBeside | None":
             interval=run.interval,
             sources=run.sources,
             environment=os.environ,
+            metrics=extra,
+            # Of several tasks the first takes over what is in the file.
+            metrics_file=metrics if run.first else "",
         )
     except OSError as error:
         _say(f"Nothing is recorded: the recorder can't be started: {error.strerror}.")

@@ -8,7 +8,9 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-_FLUSH_S = 10.0
+from gipfel_cluster.live_folder import LiveFolder
+
+_FLUSH_S = 30.0
 _FIRST_SAMPLE_S = 5.0
 _GLANCE_S = 0.02
 
@@ -24,6 +26,8 @@ class RecorderBeside:
         Tells the recorders of one node apart.
     environment
         The command's: it says which GPUs the job has. The tree below this process is the job.
+    metrics, metrics_file
+        GPU metrics beside the usual ones, and a file of JSON lines that the command writes.
 
     Raises
     ------
@@ -40,6 +44,8 @@ class RecorderBeside:
         interval: float,
         sources: Sequence[str],
         environment: Mapping[str, str],
+        metrics: Sequence[str] = (),
+        metrics_file: str = "",
     ) -> None:
         argv = [
             *(sys.executable, "-I", "-m", "gipfel_extension.telemetry.recorder"),
@@ -49,6 +55,16 @@ class RecorderBeside:
         ]
         for source in sources:
             argv += ["--source", source]
+        for metric in metrics:
+            argv += ["--metric", metric]
+        if metrics_file:
+            file = Path(metrics_file).expanduser().absolute()
+            # What the command writes while the recorder is loaded is of this run.
+            start = file.stat().st_size if file.is_file() else 0
+            argv += ["--metrics", str(file), "--metrics-start", str(start)]
+        self._stream = LiveFolder.beside(run, node)
+        if self._stream is not None:
+            argv += ["--sockets", str(self._stream.path)]
         own = {key: value for key, value in environment.items() if "TOKEN" not in key}
         if "SLURM_JOB_ID" in own:
             # Slurm leaves it unset in a job without GPUs, which every CUDA program reads as "all of them".
@@ -70,10 +86,17 @@ class RecorderBeside:
             os.close(log)
 
     def stop(self) -> str:
-        """End it, after 10 s by force; what went wrong with it as a sentence, or nothing.
+        """End it, after 30 s by force; what went wrong with it as a sentence, or nothing.
 
         A command that ended at once has one sample all the same.
         """
+        try:
+            return self._stop()
+        finally:
+            if self._stream is not None:
+                self._stream.remove()
+
+    def _stop(self) -> str:
         self._await_first_sample()
         died = self._process.poll()
         with contextlib.suppress(ProcessLookupError):

@@ -51,9 +51,44 @@ HOST_METRICS: Mapping[str, str] = {
     "PRESSURE_IO": "1",
     "NET_TX_BYTES": "B/s",
     "NET_RX_BYTES": "B/s",
+    "PAGE_FAULTS_MINOR": "1/s",
+    "PAGE_FAULTS_MAJOR": "1/s",
+    "LUSTRE_READ_BYTES": "B/s",
+    "LUSTRE_WRITE_BYTES": "B/s",
+    "LUSTRE_METADATA_OPS": "1/s",
 }
 
 METRICS: Mapping[str, Mapping[str, str]] = {"gpu": GPU_METRICS, "host": HOST_METRICS}
+
+#: Metrics of a GPU that are recorded on request alone, and their units.
+EXTRA_METRICS: Mapping[str, str] = {
+    "MEM_COPY_UTIL": "1",
+    "ENC_UTIL": "1",
+    "DEC_UTIL": "1",
+    "FB_FREE": "B",
+    "FB_RESERVED": "B",
+    "MEM_CLOCK": "MHz",
+    "MEMORY_TEMP": "°C",
+    "TOTAL_ENERGY": "J",
+    "PIPE_TENSOR_IMMA_ACTIVE": "1",
+    "PIPE_TENSOR_HMMA_ACTIVE": "1",
+    "PIPE_TENSOR_DFMA_ACTIVE": "1",
+    **{f"NVDEC{engine}_ACTIVE": "1" for engine in range(8)},
+    **{f"NVJPG{engine}_ACTIVE": "1" for engine in range(8)},
+    **{f"NVOFA{engine}_ACTIVE": "1" for engine in range(2)},
+    **{f"NVLINK_L{link}_{way}_BYTES": "B/s" for link in range(18) for way in ("TX", "RX")},
+    "C2C_TX_DATA_BYTES": "B/s",
+    "C2C_RX_DATA_BYTES": "B/s",
+    **{f"{memory}MEM_CACHE_{what}": "1" for memory in ("HOST", "PEER") for what in ("HIT", "MISS")},
+}
+
+
+def unit_of(metric: str) -> str:
+    """The unit of a metric, empty where it is none of ours."""
+    for known in (GPU_METRICS, HOST_METRICS, EXTRA_METRICS):
+        if metric in known:
+            return known[metric]
+    return ""
 
 
 @dataclass(frozen=True)
@@ -220,7 +255,7 @@ class SampleTable:
         columns = self.of(device.uuid)
         found = []
         for row, time_ns in enumerate(columns["time_ns"]):
-            numbers = {metric: float(columns[metric][row]) for metric in METRICS[device.kind]}
+            numbers = {metric: float(columns[metric][row]) for metric in metric_names(columns)}
             values = {metric: None if np.isnan(value) else value for metric, value in numbers.items()}
             found.append(Sample(int(time_ns), int(columns["monotonic_ns"][row]), device.uuid, values))
         return found
@@ -264,9 +299,15 @@ def _columns(samples: list[Sample], kind: str) -> Columns:
         "time_ns": np.array([s.time_ns for s in samples], np.int64),
         "monotonic_ns": np.array([s.monotonic_ns for s in samples], np.int64),
     }
-    for metric in METRICS[kind]:
+    extra = (metric for sample in samples for metric in sample.values)
+    for metric in dict.fromkeys((*METRICS[kind], *extra)):
         columns[metric] = np.array([s.values.get(metric) for s in samples], np.float64)
     return columns
+
+
+def metric_names(columns: Columns) -> tuple[str, ...]:
+    """The metrics of a device's columns: those of its kind, and those that were asked for beside them."""
+    return tuple(name for name in columns if name not in ("time_ns", "monotonic_ns"))
 
 
 def _join(parts: list[Columns], kind: str) -> Columns:
@@ -276,6 +317,9 @@ def _join(parts: list[Columns], kind: str) -> Columns:
     times = np.concatenate([part["time_ns"] for part in parts])
     times, order = np.unique(times, return_index=True)
     joined: Columns = {"time_ns": times}
-    for name in ("monotonic_ns", *METRICS[kind]):
-        joined[name] = np.concatenate([part[name] for part in parts])[order]
+    for name in dict.fromkeys((*("monotonic_ns", *METRICS[kind]), *(n for part in parts for n in part))):
+        if name != "time_ns":
+            # A recording of an earlier version, or beside which less was asked for, lacks some.
+            held = [part.get(name, np.full(len(part["time_ns"]), np.nan)) for part in parts]
+            joined[name] = np.concatenate(held)[order]
     return joined

@@ -23,6 +23,14 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
+def job_id_of(environment: Mapping[str, str]) -> str:
+    """The number of this process's job; of a task of an array ``<array's>_<task's>``, as squeue says."""
+    array, task = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
+    if array and task:
+        return f"{array}_{task}"
+    return environment.get("SLURM_JOB_ID") or environment.get("GIPFEL_JOB_ID", "")
+
+
 def describe_run(
     spec: JobSpec,
     edf: Edf | None,
@@ -37,7 +45,7 @@ def describe_run(
         "schema": 1,
         "kind": spec.kind,
         "cluster": spec.cluster,
-        "job_id": environment.get("SLURM_JOB_ID") or environment.get("GIPFEL_JOB_ID", ""),
+        "job_id": job_id_of(environment),
         "started": now(),
         "ended": None,
         "exit_status": None,

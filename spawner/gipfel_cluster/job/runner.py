@@ -20,12 +20,15 @@ from ..model import GipfelError
 from ..runs import RunFolder, runs_root
 from ..runtime import Runtime
 from ..scratch import ScratchFolder
+from . import kept
+from .closing import close_run
 from .orphans import adopt_orphans, end_descendants
 from .place import Place, place_in_container, place_on_host
-from .record import describe_run, now
+from .record import describe_run, job_id_of, now
 from .recording import Recording
 from .spec import JOB_VARIABLE, PYTHON, JobSpec
 
+_ENDING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
 
 
@@ -39,12 +42,11 @@ class JobRunner:
             # Slurm leaves it unset in a job without GPUs, which every CUDA program reads as "all of them".
             self.environment.setdefault("CUDA_VISIBLE_DEVICES", "")
         self.home = self.environment.get("HOME") or str(Path.home())
-        self.job_id = (
-            self.environment.get("SLURM_JOB_ID") or self.environment.get("GIPFEL_JOB_ID") or str(os.getpid())
-        )
+        self.job_id = job_id_of(self.environment) or str(os.getpid())
         self.node = self.environment.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
         self._child: subprocess.Popen[bytes] | None = None
         self._asked: int | None = None
+        self._told: set[int] = set()
 
     def run(self) -> int:
         """Run the job to its end.
@@ -77,9 +79,10 @@ class JobRunner:
         return edf
 
     def _run_in(self, run: RunFolder, edf: Edf | None, runtime: Runtime, scratch: Path) -> int:
-        for part in ("s", "j", "c"):  # sockets, Jupyter's runtime files, the container's own
+        for part in ("s", "j", "c", kept.FOLDER):  # sockets, Jupyter's runtime files, the container's own
             (scratch / part).mkdir(mode=0o700)
-        contained = edf is not None and bool(edf.image)
+        on_host = self.spec.kind == "launch"
+        contained = edf is not None and bool(edf.image) and not on_host
         if not contained and runtime.host_python is None:
             # A runtime that is one file is started in containers only.
             runtime = Runtime.here()
@@ -91,13 +94,14 @@ class JobRunner:
         record = describe_run(self.spec, edf, command, self.environment, node=self.node, runtime=runtime)
         run.write_record(record)
         print(f"gipfel: the record of this run is {run.path}", file=sys.stderr, flush=True)  # noqa: T201
-        engine = engine_for(edf or Edf(name="", path=None), self.spec.engine)
+        worn = Edf(name="", path=None) if edf is None or on_host else edf
+        engine = engine_for(worn, self.spec.engine)
         missing = engine.missing()
         if missing:
             raise GipfelError(missing, "Install it on the node, or choose an EDF without an image.")
         offered = self._offered(run, scratch, place, engine.name)
         request = ContainerRequest(
-            edf=edf or Edf(name="", path=None),
+            edf=worn,
             command=tuple(command),
             mounts=(*place.mounts, *self._own_mounts(run, scratch, runtime, directory, place)),
             environment=offered,
@@ -123,12 +127,15 @@ class JobRunner:
             with broker_beside(around):
                 start = self._start(engine.name) if contained else directory
                 status = self._wait(invocation.argv, dict(invocation.environment), start)
+                # A launch outlives the server that it was started from, and so the job does.
+                kept.wait_for_holders(scratch / kept.FOLDER, self._pass_on_end)
             return status
         finally:
-            end_descendants(keep=frozenset({recording.pid}))
+            end_descendants(keep=recording.processes())
             recording.stop()
             record.update(ended=now(), exit_status=status)
             run.write_record(record)
+            close_run(run.path, self.environment)
 
     def _offered(self, run: RunFolder, scratch: Path, place: Place, engine: str) -> dict[str, str]:
         offered = {key: value for key, value in self.environment.items() if key != JOB_VARIABLE}
@@ -174,6 +181,12 @@ class JobRunner:
             self._forward(self._asked, None)
         status = self._child.wait()
         return 128 - status if status < 0 else status
+
+    def _pass_on_end(self, holders: tuple[int, ...]) -> None:
+        """Tell those that keep the job that it shall end, once each."""
+        if self._asked in _ENDING:
+            kept.signal_all(tuple(each for each in holders if each not in self._told), self._asked)
+            self._told.update(holders)
 
     def _forward(self, number: int, _frame: FrameType | None) -> None:
         self._asked = number

@@ -14,9 +14,12 @@ PYTHON = "{python}"
 
 
 class JobSpec(Frozen):
-    """A notebook server or a batch notebook in an environment, with a recorder beside it."""
+    """A notebook server, a batch notebook or a training launch, with a recorder beside it.
 
-    kind: Literal["server", "notebook"]
+    The command of a launch runs on the host; it starts steps in the containers of the EDF.
+    """
+
+    kind: Literal["server", "notebook", "launch"]
     command: tuple[str, ...] = Field(min_length=1, max_length=4096)
     """What runs inside the environment; `PYTHON` stands for the interpreter there."""
     cluster: Line = Field("local", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,31}$")

@@ -27,9 +27,9 @@ def read_exporter_text(path: Path) -> Recording:
     """
     devices: dict[str, Device] = {}
     scrapes: dict[str, list[_Scrape]] = {}
-    for field, labels, value, time_ms in _read(path.read_text(errors="replace").splitlines()):
+    for field, labels, value, time_ms in scraped_lines(path.read_text(errors="replace").splitlines()):
         found = metric_of(field)
-        device = _device(labels)
+        device = device_of(labels)
         if found is None or device is None:
             continue
         devices.setdefault(device.uuid, device)
@@ -46,7 +46,8 @@ def read_exporter_text(path: Path) -> Recording:
     return Recording(table, path.name, _notes(table, timed=timed))
 
 
-def _read(lines: Iterable[str]) -> Iterator[tuple[str, Mapping[str, str], str, int | None]]:
+def scraped_lines(lines: Iterable[str]) -> Iterator[tuple[str, Mapping[str, str], str, int | None]]:
+    """Field, labels, value as text and time in milliseconds of each line that is DCGM exporter's."""
     for line in lines:
         matched = _LINE.match(line.strip())
         if matched:
@@ -54,14 +55,16 @@ def _read(lines: Iterable[str]) -> Iterator[tuple[str, Mapping[str, str], str, i
             yield matched[1], dict(_LABEL.findall(matched[2])), matched[3], time
 
 
-def _device(labels: Mapping[str, str]) -> Device | None:
-    node = labels.get("Hostname") or labels.get("hostname") or ""
-    uuid = labels.get("UUID") or labels.get("uuid") or (f"{node}:{labels['gpu']}" if "gpu" in labels else "")
+def device_of(labels: Mapping[str, str], *, node: str = "") -> Device | None:
+    """The GPU or MIG instance that labels name; None where they name none."""
+    node = node or labels.get("Hostname") or labels.get("hostname") or ""
+    number = labels.get("gpu", "")
+    uuid = labels.get("UUID") or labels.get("uuid") or (f"{node}:{number}" if number else "")
     if not uuid:
         return None
     instance = labels.get("GPU_I_ID", "")
     name = " ".join(part for part in (labels.get("modelName", ""), labels.get("GPU_I_PROFILE", "")) if part)
-    index = int(labels["gpu"]) if labels.get("gpu", "").isdigit() else None
+    index = int(number) if number.isascii() and number.isdecimal() else None
     return Device(f"{uuid}/{instance}" if instance else uuid, "gpu", name, index, node=node)
 
 

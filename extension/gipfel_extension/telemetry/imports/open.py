@@ -1,30 +1,38 @@
 """Open whatever holds samples: a run folder, our files, or those of others."""
 
+import os
+import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from ..sample import SampleTable, SourceError
-from ..segments import SUFFIX, read_parquet, read_samples, read_segment
+from ..segments import SUFFIX, read_parquet, read_segment
 from .exporter_text import read_exporter_text
 from .gssr_csv import read_gssr_csv
 from .gssr_json import read_gssr_json
 from .recording import Recording
+from .run_folder import is_run_folder, read_run_folder
 
 _FIX = (
     "Name a run folder, a segment (.arrows), Parquet of ours, JSON of gssr, CSV of gssr-record, "
-    "or text of DCGM exporter."
+    "text of DCGM exporter, or prometheus:URL?nodes=N&start=TIME&end=TIME."
 )
 
 
 def open_recording(path: Path) -> Recording:
-    """The samples of a file or folder, whatever wrote them.
+    """The samples of a file or folder, whatever wrote them, or of ``prometheus:URL?…``.
 
     Raises
     ------
     SourceError
         It can't be read, or holds no sample.
     """
+    if str(path).startswith("prometheus:"):
+        from .prometheus import open_prometheus_range  # noqa: PLC0415 - HTTP, which files need none of
+
+        # As a path the address has lost one of its slashes.
+        address = re.sub(r"^(https?):/+", r"\1://", str(path).removeprefix("prometheus:"))
+        return open_prometheus_range(address, os.environ)
     try:
         recording = _folder(path) if path.is_dir() else _file(path)
     except (OSError, ValueError) as error:
@@ -36,22 +44,13 @@ def open_recording(path: Path) -> Recording:
 
 
 def _folder(path: Path) -> Recording:
-    telemetry = path / "telemetry"
-    segments = telemetry if telemetry.is_dir() else path
-    if any(segments.glob(f"*{SUFFIX}")):
-        table = read_samples(segments)
-        mixed = len({gpu.simulated for gpu in table.gpus}) > 1
-        notes = ("Simulated GPUs are left out.",) if mixed else ()
-        return Recording(_real(table) if mixed else table, path.resolve().name, notes)
+    if is_run_folder(path):
+        return read_run_folder(path)
     for pattern, read in (("proc_*.csv", read_gssr_csv), ("*_proc_*.json", read_gssr_json)):
         found = sorted(path.rglob(pattern))
         if found:
             return _several(found, read, path.resolve().name)
     raise ValueError("no recording is in it")
-
-
-def _real(table: SampleTable) -> SampleTable:
-    return replace(table, devices=tuple(device for device in table.devices if not device.simulated))
 
 
 def _several(paths: list[Path], read: Callable[[Path], Recording], label: str) -> Recording:

@@ -1,70 +1,115 @@
-"""Sources of samples, by the names that people give to ``--source``."""
+"""Sources of samples, by the names that people give to ``--source``.
 
-from collections.abc import Mapping
-from pathlib import Path
+Another package brings one by an entry point of the group :data:`ENTRY_POINTS`.
+"""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from ..sample import SourceError
-from .protocol import AbsentSource, Clock, Source, SystemClock
+from .protocol import (
+    AbsentSource,
+    Clock,
+    EventSource,
+    ProcessSource,
+    Source,
+    SourceRequest,
+    SystemClock,
+)
 
-__all__ = ["AbsentSource", "Clock", "Source", "SourceError", "SystemClock", "open_source"]
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+__all__ = [
+    "ENTRY_POINTS",
+    "AbsentSource",
+    "Clock",
+    "EventSource",
+    "ProcessSource",
+    "Source",
+    "SourceError",
+    "SourceRequest",
+    "SystemClock",
+    "open_source",
+    "source_names",
+]
+
+#: The group of entry points: name, and a callable that takes what follows the colon in ``--source`` (empty
+#: where nothing does) and a `SourceRequest`, and gives a `Source`.
+ENTRY_POINTS = "gipfel.sources"
+
+_Opener = Callable[[str, SourceRequest], Source]
+
+#: There whatever is installed, and first of their names. Each is imported when it is opened, so that a
+#: recorder starts with no more than it reads.
+_SOURCES: Mapping[str, str] = {
+    "auto": "nvml:open_auto",
+    "nvml": "nvml:open_nvml",
+    "dcgm": "dcgm:open_dcgm",
+    "exporter": "exporter:open_exporter",
+    "prometheus": "prometheus:open_prometheus",
+    "amdsmi": "amdsmi_source:open_amdsmi",
+    "host": "host:open_host",
+    "replay": "replay:open_replay",
+    "synthetic": "synthetic:open_synthetic",
+}
 
 
-def open_source(
-    spec: str,
-    *,
-    interval: float,
-    root_pid: int | None,
-    environment: Mapping[str, str],
-    clock: Clock | None = None,
-) -> Source:
+def source_names() -> tuple[str, ...]:
+    """The names of all sources, those of other packages last."""
+    return (*_SOURCES, *sorted(_installed().keys() - _SOURCES.keys()))
+
+
+def open_source(spec: str, request: SourceRequest | None = None) -> Source:
     """Open a source by name.
 
     Parameters
     ----------
     spec
-        ``nvml``, ``host``, ``auto`` (``nvml`` where the job has a GPU, else nothing), ``replay:FILE`` or
-        ``synthetic:NAME``.
-    interval
-        Seconds between two reads.
-    root_pid
-        The process whose tree is the job; None for this process.
-    environment
-        ``CUDA_VISIBLE_DEVICES`` names the job's GPUs, ``GIPFEL_NODE`` this node.
+        ``host``; ``auto`` (``nvml``, else ``amdsmi``, where the job has such a GPU, else nothing); ``nvml``;
+        ``dcgm``; ``amdsmi``; ``exporter:URL``; ``prometheus:URL``; ``replay:FILE``; ``synthetic:NAME`` and
+        ``synthetic:NAME:N`` for N GPUs; or what another package brings.
 
     Raises
     ------
     SourceError
         No such source, or nothing for it on this machine.
     """
-    # Each source imports what it needs, so that a recorder starts with no more than it reads.
-    clock = clock or SystemClock()
-    kind, _, argument = spec.partition(":")
-    if kind == "host" and not argument:
-        from .host import HostSource  # noqa: PLC0415
-
-        return HostSource(root_pid, environment=environment, clock=clock)
-    if kind in ("nvml", "auto") and not argument:
-        return _open_nvml(spec, interval=interval, environment=environment, clock=clock)
-    if kind == "synthetic":
-        from .synthetic import SyntheticSource  # noqa: PLC0415
-
-        return SyntheticSource(argument, clock=clock)
-    if kind == "replay" and argument:
-        from .replay import ReplaySource  # noqa: PLC0415
-
-        return ReplaySource(Path(argument), clock=clock)
-    raise SourceError(
-        f"There is no source {spec!r}.",
-        "Use auto, nvml, host, replay:FILE or synthetic:training, idle or starved.",
-    )
+    name, _, argument = spec.partition(":")
+    return _opener(name, spec)(argument, request or SourceRequest())
 
 
-def _open_nvml(spec: str, *, interval: float, environment: Mapping[str, str], clock: Clock) -> Source:
-    from .nvml import NvmlSource  # noqa: PLC0415
+def no_argument(name: str, argument: str) -> None:
+    """Refuse what follows the colon of a source that takes nothing.
 
+    Raises
+    ------
+    SourceError
+        There is something.
+    """
+    if argument:
+        raise SourceError(f"The source {name} takes nothing after a colon: {argument!r}.", f"Use {name}.")
+
+
+def _opener(name: str, spec: str) -> _Opener:
+    if name in _SOURCES:
+        module, _, function = _SOURCES[name].partition(":")
+        opener: _Opener = getattr(import_module(f".{module}", __name__), function)
+        return opener
+    found = _installed().get(name)
+    if found is None:
+        raise SourceError(f"There is no source {spec!r}.", f"Use one of {', '.join(source_names())}.")
     try:
-        return NvmlSource(environment=environment, clock=clock, interval=interval)
-    except SourceError:
-        if spec == "auto":
-            return AbsentSource("nvml")
-        raise
+        loaded: _Opener = found.load()
+    except Exception as error:
+        raise SourceError(
+            f"The source {name} of {found.value} can't be imported: {error}.", "Install what it needs."
+        ) from error
+    return loaded
+
+
+def _installed() -> "dict[str, EntryPoint]":
+    from importlib.metadata import entry_points  # noqa: PLC0415 - slow, and for names that are not ours
+
+    return {each.name: each for each in entry_points(group=ENTRY_POINTS)}

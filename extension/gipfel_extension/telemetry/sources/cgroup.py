@@ -58,6 +58,13 @@ class Cgroup:
         limits = (_number(group / "memory.max") for group in self._lineage)
         return min((limit for limit in limits if limit is not None), default=None)
 
+    def faults(self) -> tuple[float, float] | None:
+        """Minor and major page faults so far."""
+        stat = _keyed(self.path / "memory.stat")
+        if "pgfault" not in stat or "pgmajfault" not in stat:
+            return None
+        return max(0.0, stat["pgfault"] - stat["pgmajfault"]), stat["pgmajfault"]
+
     def io_bytes(self) -> tuple[float, float] | None:
         """Bytes read from and written to block devices so far."""
         try:

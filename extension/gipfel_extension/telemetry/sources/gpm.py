@@ -5,32 +5,25 @@ of DCGM's own mapping onto GPM, so the numbers agree with DCGM's fields of the s
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ..sample import GPU_METRICS
+from .dcgm_fields import DCGM_FIELDS
+
 #: Metric → GPM metric id and the factor from NVML's unit (percent, MiB/s) to ours (fraction, B/s).
+ALL_METRICS: Mapping[str, tuple[int, float]] = {
+    field.metric: (field.gpm, field.gpm_factor) for field in DCGM_FIELDS.values() if field.gpm is not None
+}
+#: Those that are always read.
 GPM_METRICS: Mapping[str, tuple[int, float]] = {
-    "GR_ENGINE_ACTIVE": (1, 1 / 100),
-    "SM_ACTIVE": (2, 1 / 100),
-    "SM_OCCUPANCY": (3, 1 / 100),
-    "PIPE_TENSOR_ACTIVE": (5, 1 / 100),
-    "DRAM_ACTIVE": (10, 1 / 100),
-    "PIPE_FP64_ACTIVE": (11, 1 / 100),
-    "PIPE_FP32_ACTIVE": (12, 1 / 100),
-    "PIPE_FP16_ACTIVE": (13, 1 / 100),
-    "PCIE_TX_BYTES": (20, 1024.0 * 1024.0),
-    "PCIE_RX_BYTES": (21, 1024.0 * 1024.0),
-    "NVLINK_RX_BYTES": (60, 1024.0 * 1024.0),
-    "NVLINK_TX_BYTES": (61, 1024.0 * 1024.0),
-    "PIPE_INT_ACTIVE": (4, 1 / 100),
-    "C2C_TX_ALL_BYTES": (100, 1024.0 * 1024.0),
-    "C2C_RX_ALL_BYTES": (101, 1024.0 * 1024.0),
+    metric: each for metric, each in ALL_METRICS.items() if metric in GPU_METRICS
 }
 #: The first drivers with GPM don't know these, and may refuse a request for them as a whole.
 LATER_METRICS = frozenset({"C2C_TX_ALL_BYTES", "C2C_RX_ALL_BYTES"})
 
-#: The shortest window that gives sound numbers.
-SHORTEST_WINDOW_NS = 100_000_000
+#: The shortest window that gives sound numbers is 100 ms; a beat of that length may come a little early.
+SHORTEST_WINDOW_NS = 90_000_000
 
 
 class GpmWindow:
@@ -44,6 +37,8 @@ class GpmWindow:
         The GPU; for a MIG instance the GPU that it is part of.
     instance
         Id of the MIG GPU instance, None for a whole GPU.
+    extra
+        Metrics that are asked for beside those that are always read.
 
     Raises
     ------
@@ -51,13 +46,16 @@ class GpmWindow:
         The GPU has no GPM, or this user may not read it.
     """
 
-    def __init__(self, library: Any, handle: Any, instance: int | None, now_ns: int) -> None:
+    def __init__(
+        self, library: Any, handle: Any, instance: int | None, now_ns: int, *, extra: Iterable[str] = ()
+    ) -> None:
         self._nvml = library
         self._handle = handle
         self._instance = instance
         self._samples: list[Any] = []
         self._started_ns = now_ns
-        self._metrics = GPM_METRICS
+        asked = {name: ALL_METRICS[name] for name in extra if name in ALL_METRICS}
+        self._metrics = {**GPM_METRICS, **asked}
         try:
             for _ in range(2):
                 self._samples.append(library.nvmlGpmSampleAlloc())
@@ -78,7 +76,11 @@ class GpmWindow:
         try:
             return self._compare(first, second, self._metrics)
         except self._nvml.NVMLError:
-            earlier = {name: each for name, each in GPM_METRICS.items() if name not in LATER_METRICS}
+            earlier = {
+                name: each
+                for name, each in self._metrics.items()
+                if name in GPM_METRICS and name not in LATER_METRICS
+            }
             values = self._compare(first, second, earlier)
             self._metrics = earlier
             return values

@@ -1,4 +1,7 @@
-"""The host as one job sees it: CPU, memory, I/O, pressure, network; from ``/proc`` and the job's cgroup."""
+"""The host as one job sees it: CPU, memory, page faults, I/O, pressure; from ``/proc`` and the job's cgroup.
+
+Network and Lustre are the whole node's: no counter of theirs belongs to a job.
+"""
 
 import os
 import socket
@@ -7,22 +10,28 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..sample import HOST_METRICS, Device, Sample
+from . import no_argument
 from .cgroup import job_cgroup
+from .lustre import lustre_counters
+from .network import network_counters
 from .processes import ProcessTree
-from .protocol import Clock
+from .protocol import Clock, SourceRequest
 
 _PRESSURES = {"PRESSURE_CPU": "cpu", "PRESSURE_MEMORY": "memory", "PRESSURE_IO": "io"}
 
 
 class HostSource:
-    """CPU, memory and I/O of the job; pressure of the job's cgroup, else of the node; network of the node.
+    """CPU, memory, page faults, I/O of the job; pressure of its cgroup, else of the node; the node's network.
 
     Parameters
     ----------
     root_pid
-        The process whose tree is the job, where the job has no cgroup of its own; None for this process.
-    proc, cgroups
-        Mount points of procfs and of the cgroup file system.
+        The process whose tree is the job, where the job has no cgroup of its own; None for what Slurm started
+        of the job that this process is part of, or for this process where there is none.
+    root
+        Where ``proc`` and ``sys`` are mounted.
+    cgroups
+        Mount point of the cgroup file system.
     """
 
     name = "host"
@@ -34,14 +43,16 @@ class HostSource:
         *,
         environment: Mapping[str, str],
         clock: Clock,
-        proc: Path = Path("/proc"),
+        root: Path = Path("/"),
         cgroups: Path = Path("/sys/fs/cgroup"),
     ) -> None:
         self._clock = clock
-        self._proc = proc
+        self._root = root
+        self._proc = proc = root / "proc"
         self._pid = root_pid or os.getpid()
         self._cgroup = job_cgroup(self._pid, proc=proc, mount=cgroups)
-        self._tree = ProcessTree(self._pid, proc=proc)
+        job_id = environment.get("SLURM_JOB_ID", "") if root_pid is None else ""
+        self._tree = ProcessTree(self._pid, job_id=job_id, proc=proc)
         self._before: dict[str, float | None] = {}
         self._before_ns = 0
         node = environment.get("GIPFEL_NODE") or socket.gethostname()
@@ -56,7 +67,8 @@ class HostSource:
         """One sample; rates are None on the first read."""
         time_ns, now_ns = self._clock.time_ns(), self._clock.monotonic_ns()
         memory, counters = self._job()
-        counters |= self._network()
+        counters |= network_counters(self._proc, self._root / "sys")
+        counters |= lustre_counters(self._root)
         rates = self._rates(counters, now_ns)
         values: dict[str, float | None] = dict.fromkeys(HOST_METRICS)
         values.update(rates, MEMORY_USED=memory, MEMORY_TOTAL=self._total)
@@ -71,25 +83,21 @@ class HostSource:
     def _job(self) -> tuple[float | None, dict[str, float | None]]:
         """Memory now, and counters so far under the names of their rates."""
         if self._cgroup is not None:
-            io: tuple[float | None, float | None] | None = self._cgroup.io_bytes()
+            read, written = self._cgroup.io_bytes() or (None, None)
+            minor, major = self._cgroup.faults() or (None, None)
             memory, cpu = self._cgroup.memory_bytes(), self._cgroup.cpu_seconds()
+        elif (usage := self._tree.usage()) is not None:
+            read, written = usage.read_bytes, usage.write_bytes
+            minor, major = usage.minor_faults, usage.major_faults
+            memory, cpu = usage.memory_bytes, usage.cpu_seconds
         else:
-            usage = self._tree.usage()
-            io = (usage.read_bytes, usage.write_bytes) if usage else None
-            memory, cpu = (usage.memory_bytes, usage.cpu_seconds) if usage else (None, None)
-        read, written = io or (None, None)
-        return memory, {"CPU_CORES_USED": cpu, "IO_READ_BYTES": read, "IO_WRITE_BYTES": written}
-
-    def _network(self) -> dict[str, float | None]:
-        try:
-            lines = (self._proc / "net/dev").read_text().splitlines()[2:]
-        except OSError:
-            return {"NET_RX_BYTES": None, "NET_TX_BYTES": None}
-        fields = [line.replace(":", " ").split() for line in lines]
-        real = [field for field in fields if len(field) > 9 and field[0] != "lo"]
-        return {
-            "NET_RX_BYTES": sum(float(field[1]) for field in real),
-            "NET_TX_BYTES": sum(float(field[9]) for field in real),
+            read = written = minor = major = memory = cpu = None
+        return memory, {
+            "CPU_CORES_USED": cpu,
+            "IO_READ_BYTES": read,
+            "IO_WRITE_BYTES": written,
+            "PAGE_FAULTS_MINOR": minor,
+            "PAGE_FAULTS_MAJOR": major,
         }
 
     def _rates(self, counters: dict[str, float | None], now_ns: int) -> dict[str, float | None]:
@@ -124,3 +132,9 @@ class HostSource:
             node = float(line.split()[1]) * 1024
             return min(node, limit) if limit else node
         return limit
+
+
+def open_host(argument: str, request: SourceRequest) -> HostSource:
+    """``host``."""
+    no_argument("host", argument)
+    return HostSource(request.root_pid, environment=request.environment, clock=request.clock)

@@ -5,10 +5,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..events import Event
 from ..sample import GPU_METRICS, Device, Sample, SourceError
+from . import no_argument
 from .gpm import GpmWindow
-from .protocol import Clock
-from .visible import visible
+from .nvml_events import NvmlEvents
+from .nvml_extra import read_extra
+from .own_gpus import ShownGpu, opens_nvidia, own_gpus
+from .protocol import AbsentSource, Clock, Source, SourceRequest
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +37,12 @@ class NvmlSource:
     library
         NVML as `pynvml` gives it; None imports `pynvml`.
     environment
-        ``CUDA_VISIBLE_DEVICES``: indices or UUIDs; unset means every GPU that NVML shows, "" none.
+        ``CUDA_VISIBLE_DEVICES``: indices or UUIDs; "" is none. Unset means those of ``SLURM_STEP_GPUS``, else
+        every GPU that the job's control group leaves.
+    metrics
+        Metrics beside those that are always recorded.
+    opens
+        Whether the device file of a number can be opened.
 
     Raises
     ------
@@ -44,9 +53,18 @@ class NvmlSource:
     simulated = False
 
     def __init__(
-        self, *, environment: Mapping[str, str], clock: Clock, interval: float = 1.0, library: Any = None
+        self,
+        *,
+        environment: Mapping[str, str],
+        clock: Clock,
+        interval: float = 1.0,
+        library: Any = None,
+        metrics: tuple[str, ...] = (),
+        opens: Callable[[int], bool] = opens_nvidia,
     ) -> None:
         self._clock = clock
+        self._metrics = metrics
+        self._opens = opens
         self._nvml = library or _import_pynvml()
         try:
             self._nvml.nvmlInit()
@@ -57,7 +75,7 @@ class NvmlSource:
             ) from error
         self._node = environment.get("GIPFEL_NODE", "")
         try:
-            self._gpus = self._choose(environment.get("CUDA_VISIBLE_DEVICES"))
+            self._gpus = self._choose(environment)
         except BaseException:
             self._nvml.nvmlShutdown()
             raise
@@ -65,6 +83,9 @@ class NvmlSource:
         self._windows = {gpu.device.uuid: self._window(gpu) for gpu in self._gpus}
         self._reads_pcie = _PCIE_SECONDS * len(self._gpus) <= _PCIE_SHARE * interval
         self.name = "nvml+gpm" if any(self._windows.values()) else "nvml"
+        self._events = NvmlEvents(
+            self._nvml, {gpu.device.uuid: gpu.parent for gpu in self._gpus}, node=self._node, clock=clock
+        )
 
     def read(self) -> list[Sample]:
         """One sample per GPU; what NVML refuses is None."""
@@ -74,30 +95,55 @@ class NvmlSource:
             values: dict[str, float | None] = dict.fromkeys(GPU_METRICS)
             values.update(self._plain(gpu))
             values.update(self._profiled(gpu, monotonic_ns))
+            if self._metrics:
+                values.update(read_extra(self._nvml, gpu.handle, self._metrics, values))
             samples.append(Sample(time_ns, monotonic_ns, gpu.device.uuid, values))
         return samples
 
+    def events(self) -> list[Event]:
+        """XIDs, and GPUs that are lost, since the last call."""
+        return self._events.poll()
+
+    def processes(self) -> list[tuple[int, str]]:
+        """Processes that compute on the job's GPUs, as far as the driver shows them to this user."""
+        found = []
+        for gpu in self._gpus:
+            # By version: the name without one raises on drivers before 510, which know the second alone.
+            running = self._try(self._nvml.nvmlDeviceGetComputeRunningProcesses_v3, gpu.handle)
+            if running is None:
+                running = self._try(self._nvml.nvmlDeviceGetComputeRunningProcesses_v2, gpu.handle) or ()
+            found += [(int(each.pid), gpu.device.uuid) for each in running]
+        return found
+
     def close(self) -> None:
         """Free GPM's samples and shut NVML down."""
+        self._events.close()
         for window in self._windows.values():
             if window is not None:
                 window.close()
         self._windows = {}
         self._nvml.nvmlShutdown()
 
-    def _choose(self, selection: str | None) -> tuple[_Gpu, ...]:
+    def _choose(self, environment: Mapping[str, str]) -> tuple[_Gpu, ...]:
         nvml = self._nvml
         try:
-            whole = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+            count = nvml.nvmlDeviceGetCount()
         except nvml.NVMLError as error:
             raise SourceError(
                 f"NVML can't list the GPUs: {error}.", "See whether nvidia-smi works."
             ) from error
-        shown = [gpu for index, handle in enumerate(whole) for gpu in self._parts(index, handle)]
-        chosen = visible([gpu.device.uuid for gpu in shown], selection)
+        # A GPU that the control group keeps from us has no handle.
+        whole = [(index, self._try(nvml.nvmlDeviceGetHandleByIndex, index)) for index in range(count)]
+        found = [gpu for index, handle in whole if handle is not None for gpu in self._parts(index, handle)]
+        shown = [ShownGpu(gpu.device.uuid, self._minor(gpu)) for gpu in found]
+        chosen = own_gpus(shown, environment, opens=self._opens)
         if not chosen:
             raise SourceError("This job has no GPU.", "Ask for one when you start it.")
-        return tuple(gpu for gpu in shown if gpu.device.uuid in chosen)
+        return tuple(gpu for gpu in found if gpu.device.uuid in chosen)
+
+    def _minor(self, gpu: _Gpu) -> int | None:
+        number = self._try(self._nvml.nvmlDeviceGetMinorNumber, gpu.parent)
+        return None if number is None else int(number)
 
     def _parts(self, index: int, handle: Any) -> list[_Gpu]:
         """The GPU, or its MIG instances where it is cut into some."""
@@ -122,7 +168,7 @@ class NvmlSource:
         try:
             if not nvml.nvmlGpmQueryDeviceSupport(gpu.parent).isSupportedDevice:
                 return None
-            return GpmWindow(nvml, gpu.parent, gpu.instance, self._clock.monotonic_ns())
+            return GpmWindow(nvml, gpu.parent, gpu.instance, self._clock.monotonic_ns(), extra=self._metrics)
         except nvml.NVMLError as error:
             log.info("No GPM on %s: %s", gpu.device.uuid, error)
             return None
@@ -130,7 +176,11 @@ class NvmlSource:
     def _plain(self, gpu: _Gpu) -> dict[str, float | None]:
         nvml, handle = self._nvml, gpu.handle
         values: dict[str, float | None] = {}
-        rates = self._try(nvml.nvmlDeviceGetUtilizationRates, handle)
+        try:
+            rates = nvml.nvmlDeviceGetUtilizationRates(handle)
+        except nvml.NVMLError as error:
+            rates = None
+            self._events.refused(gpu.device.uuid, error)
         values["GPU_UTIL"] = rates.gpu / 100 if rates is not None else None
         # Version 2 counts what the driver reserves apart from what is used, as nvidia-smi does.
         memory = self._try(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
@@ -165,6 +215,7 @@ class NvmlSource:
         try:
             return window.read(now_ns)
         except self._nvml.NVMLError as error:
+            self._events.refused(gpu.device.uuid, error)
             log.debug("GPM of %s: %s", gpu.device.uuid, error)
             return {}
 
@@ -186,3 +237,29 @@ def _import_pynvml() -> Any:
     except ImportError as error:
         raise SourceError("NVML's Python module is not installed.", "Install nvidia-ml-py.") from error
     return pynvml
+
+
+def open_nvml(argument: str, request: SourceRequest) -> NvmlSource:
+    """``nvml``."""
+    no_argument("nvml", argument)
+    return NvmlSource(
+        environment=request.environment,
+        clock=request.clock,
+        interval=request.interval,
+        metrics=request.metrics,
+    )
+
+
+def open_auto(argument: str, request: SourceRequest) -> Source:
+    """``auto``: the job's GPUs of whichever maker, or nothing."""
+    no_argument("auto", argument)
+    try:
+        return open_nvml("", request)
+    except SourceError:
+        pass
+    from .amdsmi_source import open_amdsmi  # noqa: PLC0415 - where there is no NVIDIA GPU alone
+
+    try:
+        return open_amdsmi("", request)
+    except SourceError:
+        return AbsentSource("nvml")

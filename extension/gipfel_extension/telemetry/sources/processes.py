@@ -10,27 +10,33 @@ from pathlib import Path
 class Usage:
     """What a process tree has used so far (CPU, I/O) and holds now (memory).
 
-    CPU seconds and bytes include descendants that have ended. I/O is None where the system hides it.
+    CPU seconds, bytes and page faults include descendants that have ended. I/O is None where the system hides
+    it.
     """
 
     cpu_seconds: float
     memory_bytes: float
     read_bytes: float | None
     write_bytes: float | None
+    minor_faults: float
+    major_faults: float
 
 
 class ProcessTree:
-    """A process and its descendants.
+    """A process and its descendants, or those of a Slurm job on this node.
 
     Parameters
     ----------
+    job_id
+        With it the tree is everything below this job's step daemons, where there are any.
     proc
         The mount point of procfs.
     """
 
-    def __init__(self, root_pid: int, *, proc: Path = Path("/proc")) -> None:
+    def __init__(self, root_pid: int, *, job_id: str = "", proc: Path = Path("/proc")) -> None:
         self._proc = proc
         self._root = root_pid
+        self._daemon = f"slurmstepd: [{job_id}." if job_id else ""
         self._strangers: set[int] = set()
         self._ticks = os.sysconf("SC_CLK_TCK")
         self._page = os.sysconf("SC_PAGE_SIZE")
@@ -38,7 +44,7 @@ class ProcessTree:
     def usage(self) -> Usage | None:
         """What the tree uses; None where its root is gone."""
         stats = self._members()
-        if self._root not in stats:
+        if not stats:
             return None
         # utime, stime, and what waited-for children used (cutime, cstime): a process that ends moves its time
         # from its own line to its parent's, so the sum never loses it.
@@ -59,7 +65,9 @@ class ProcessTree:
                 write += int(numbers["write_bytes"])
                 counted = True
         memory = float(private + shared) * self._page
-        return Usage(cpu, memory, read if counted else None, write if counted else None)
+        minor = sum(float(fields[7]) + float(fields[8]) for fields in stats.values())
+        major = sum(float(fields[9]) + float(fields[10]) for fields in stats.values())
+        return Usage(cpu, memory, read if counted else None, write if counted else None, minor, major)
 
     def _members(self) -> dict[int, list[str]]:
         """Members' pids and their fields of ``stat``, from the third (state) on."""
@@ -67,20 +75,32 @@ class ProcessTree:
         # A process never becomes a descendant later: those seen to be none needn't be read again.
         self._strangers &= present
         stats = {}
+        daemons = []
         for pid in present - self._strangers:
             # ESRCH: it ended since the listing.
             with suppress(OSError):
                 line = (self._proc / str(pid) / "stat").read_text(errors="replace")
-                stats[pid] = line.rpartition(")")[2].split()
+                name, _, fields = line.rpartition(")")
+                stats[pid] = fields.split()
+                if self._daemon and name.endswith("(slurmstepd"):
+                    daemons.append(pid)
         children: dict[int, list[int]] = {}
-        for pid, fields in stats.items():
-            children.setdefault(int(fields[1]), []).append(pid)
+        for pid, fields_of in stats.items():
+            children.setdefault(int(fields_of[1]), []).append(pid)
         members: dict[int, list[str]] = {}
-        waiting = [self._root]
+        # Without a daemon of this job the tree is the one below the process that was named.
+        waiting = [pid for pid in daemons if self._is_ours(pid)] or [self._root]
         while waiting:
             pid = waiting.pop()
-            if pid in stats:
+            if pid in stats and pid not in members:
                 members[pid] = stats[pid]
                 waiting.extend(children.get(pid, []))
-        self._strangers |= stats.keys() - members.keys()
+        # A daemon says whose it is a moment after it began.
+        self._strangers |= stats.keys() - members.keys() - set(daemons)
         return members
+
+    def _is_ours(self, daemon: int) -> bool:
+        with suppress(OSError):
+            title = (self._proc / str(daemon) / "cmdline").read_bytes()
+            return title.decode(errors="replace").startswith(self._daemon)
+        return False

@@ -1,9 +1,13 @@
 """What a source of samples is, and the clock that it reads."""
 
+import os
 import threading
 import time
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
+from ..events import Event
 from ..sample import Device, Sample
 
 
@@ -39,6 +43,29 @@ class SystemClock:
         return ended.wait(max(0.0, seconds))
 
 
+@dataclass(frozen=True)
+class SourceRequest:
+    """What a source is opened for.
+
+    Parameters
+    ----------
+    interval
+        Seconds between two reads.
+    root_pid
+        The process whose tree is the job; None for this process.
+    environment
+        ``CUDA_VISIBLE_DEVICES`` and its like name the job's GPUs, ``GIPFEL_NODE`` this node.
+    metrics
+        Metrics beside those that are always recorded, by name; a source leaves out what it can't give.
+    """
+
+    interval: float = 1.0
+    root_pid: int | None = None
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    clock: Clock = field(default_factory=SystemClock)
+    metrics: tuple[str, ...] = ()
+
+
 class Source(Protocol):
     """Something that samples devices; opened by one process and read by one thread.
 
@@ -61,6 +88,24 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Give back what the source holds; it isn't read again."""
+        ...
+
+
+@runtime_checkable
+class EventSource(Protocol):
+    """A source that also sees what happens to its devices."""
+
+    def events(self) -> list[Event]:
+        """What happened since the last call."""
+        ...
+
+
+@runtime_checkable
+class ProcessSource(Protocol):
+    """A source that also knows which processes hold its devices."""
+
+    def processes(self) -> list[tuple[int, str]]:
+        """Ids of processes on this node, each with the UUID of a device that it holds."""
         ...
 
 

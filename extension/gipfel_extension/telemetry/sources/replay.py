@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ..sample import METRICS, Device, Sample, SampleTable, SourceError
+from ..sample import Device, Sample, SampleTable, SourceError, metric_names
 from ..segments import read_parquet, read_samples, read_segment
-from .protocol import Clock
+from .protocol import Clock, SourceRequest
 
 
 class ReplaySource:
@@ -54,13 +54,20 @@ class ReplaySource:
             columns = self._table.of(device.uuid)
             row = int(np.searchsorted(columns["time_ns"], due_ns, side="right")) - 1
             if row >= 0:
-                numbers = {metric: float(columns[metric][row]) for metric in METRICS[device.kind]}
+                numbers = {metric: float(columns[metric][row]) for metric in metric_names(columns)}
                 values = {metric: None if np.isnan(value) else value for metric, value in numbers.items()}
                 samples.append(Sample(time_ns, monotonic_ns, self._uuids[device.uuid], values))
         return samples
 
     def close(self) -> None:
         """Hold nothing, give nothing back."""
+
+
+def open_replay(argument: str, request: SourceRequest) -> ReplaySource:
+    """``replay:FILE``."""
+    if not argument:
+        raise SourceError("replay names no recording.", "Use replay:FILE.")
+    return ReplaySource(Path(argument).expanduser(), clock=request.clock)
 
 
 def _load(path: Path) -> SampleTable:

@@ -5,11 +5,12 @@ import random
 from collections.abc import Callable
 
 from ..sample import GPU_METRICS, Device, Sample, SourceError
-from .protocol import Clock
+from .protocol import Clock, SourceRequest
 
 GIB = 1024.0**3
 
 _GPUS = 4
+_MOST_GPUS = 1024
 _FRACTIONS = tuple(name for name, unit in GPU_METRICS.items() if unit == "1")
 
 
@@ -41,11 +42,11 @@ def _levels(sm: float, tensor: float, dram: float) -> dict[str, float]:
 
 
 def _training(seconds: float, gpu: int) -> dict[str, float]:
-    """Compute-bound steps; the input stalls GPUs 2 and 3 every 20 s, a checkpoint stops all every 60 s."""
+    """Compute-bound steps; input stalls two GPUs of four every 20 s, a checkpoint all every 60 s."""
     phase = seconds % 60.0
     if phase >= 54.0:
         return _levels(0.01, 0.0, 0.02)
-    if gpu >= 2 and seconds % 20.0 >= 15.0:
+    if gpu % 4 >= 2 and seconds % 20.0 >= 15.0:
         return _levels(0.16, 0.08, 0.10)
     wave = 0.03 * math.sin(2 * math.pi * seconds / 7.0 + gpu)
     return _levels(0.90 + wave, 0.62 + wave, 0.44 + wave)
@@ -69,13 +70,15 @@ _SHAPES: dict[str, tuple[Callable[[float, int], dict[str, float]], float]] = {
 
 
 class SyntheticSource:
-    """Four made-up GPUs.
+    """Made-up GPUs.
 
     Parameters
     ----------
     name
-        ``training``: compute-bound, with input stalls on two GPUs and checkpoints; ``idle``; ``starved``:
-        utilization 100 %, hardly any work.
+        ``training``: compute-bound, with input stalls on half of the GPUs and checkpoints; ``idle``;
+        ``starved``: utilization 100 %, hardly any work.
+    gpus
+        How many.
 
     Raises
     ------
@@ -85,7 +88,7 @@ class SyntheticSource:
 
     simulated = True
 
-    def __init__(self, name: str, *, clock: Clock) -> None:
+    def __init__(self, name: str, *, clock: Clock, gpus: int = _GPUS) -> None:
         if name not in _SHAPES:
             raise SourceError(
                 f"There is no simulated source {name!r}.", f"Choose one of {', '.join(_SHAPES)}."
@@ -95,7 +98,7 @@ class SyntheticSource:
         self._shape, self._memory = _SHAPES[name]
         self.devices: tuple[Device, ...] = tuple(
             Device(f"GPU-simulated-{name}-{index}", "gpu", "simulated GPU", index, simulated=True)
-            for index in range(_GPUS)
+            for index in range(gpus)
         )
 
     def read(self) -> list[Sample]:
@@ -112,7 +115,7 @@ class SyntheticSource:
     def _values(self, time_ns: int, gpu: int) -> dict[str, float | None]:
         levels = self._shape(time_ns / 1e9, gpu)
         # Noise from the time, not from a state: the same instant looks the same in every recorder.
-        noise = random.Random(time_ns * _GPUS + gpu)  # noqa: S311
+        noise = random.Random(time_ns * _MOST_GPUS + gpu)  # noqa: S311
         values: dict[str, float | None] = {}
         for metric, level in levels.items():
             moved = level * (1.0 + 0.02 * noise.uniform(-1, 1))
@@ -120,3 +123,14 @@ class SyntheticSource:
         values["FB_USED"] = self._memory * GIB
         values["FB_TOTAL"] = 96.0 * GIB
         return values
+
+
+def open_synthetic(argument: str, request: SourceRequest) -> SyntheticSource:
+    """``synthetic:NAME`` or ``synthetic:NAME:N``."""
+    name, colon, number = argument.partition(":")
+    if colon and not (number.isascii() and number.isdecimal() and 1 <= int(number[:5]) <= _MOST_GPUS):
+        raise SourceError(
+            f"{number!r} is no number of simulated GPUs.",
+            f"Use synthetic:{name}:N with N from 1 to {_MOST_GPUS}.",
+        )
+    return SyntheticSource(name, clock=request.clock, gpus=int(number) if colon else _GPUS)

@@ -1,0 +1,172 @@
+"""The recorder's command line."""
+
+import argparse
+import difflib
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ..sample import EXTRA_METRICS, GPU_METRICS, SourceError
+from ..sources import Clock, Source, SourceRequest, SystemClock, open_source
+from .loop import Recorder, TickTaker
+from .metrics_file import MetricsFile
+from .own_name import OwnName
+from .settings import Settings
+
+log = logging.getLogger("gipfel.recorder")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Record until SIGTERM, SIGINT, SIGHUP or SIGUSR2; 0, or 1 when no source could be opened."""
+    given = _parser().parse_args(arguments)
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(asctime)s recorder: %(message)s")
+    # Samples say what a person works on: they are theirs alone.
+    os.umask(0o077)
+    ended = threading.Event()
+    # srun passes SIGUSR2 on to its tasks, and would kill them for the others.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):
+        signal.signal(number, lambda *_: ended.set())
+    # Named by who starts it: a parent that ends while this program is loaded has been replaced by now.
+    parent = os.getppid() if given.with_parent == 0 else given.with_parent
+    clock = SystemClock()
+    node = given.node or os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
+    environment = {**os.environ, "GIPFEL_NODE": node}
+    metrics = known_metrics(given.metric)
+    request = SourceRequest(given.interval, given.root_pid, environment, clock, metrics)
+    try:
+        sources = open_sources(given.source, request)
+    except SourceError:
+        return 1
+    own = OwnName(given.telemetry, node, given.name)
+    settings = Settings(given.telemetry, node, own.name, given.interval, given.flush, metrics=metrics)
+    recorder = Recorder(
+        sources,
+        settings,
+        publisher=_publisher(given, own.name),
+        others=_to_head(given, environment),
+        clock=clock,
+        metrics=_metrics_file(given, node, clock),
+        environment=environment,
+    )
+    if own.taken:
+        recorder.journal.note(
+            "second_recorder", f"Another recorder {own.wanted!r} writes here; this one is {own.name!r}."
+        )
+    recorder.run(ended, parent=parent)
+    return 0
+
+
+def open_sources(specs: Sequence[str], request: SourceRequest) -> list[Source]:
+    """The sources that can be opened; what can't is logged, one line each.
+
+    Raises
+    ------
+    SourceError
+        None of them can.
+    """
+    sources: list[Source] = []
+    refused: SourceError | None = None
+    for spec in specs:
+        try:
+            sources.append(open_source(spec, request))
+        except SourceError as error:
+            refused = error
+            log.warning("%s", error)
+    if not sources and refused is not None:
+        raise refused
+    return sources
+
+
+def known_metrics(names: Sequence[str]) -> tuple[str, ...]:
+    """The metrics of these names that can be recorded on request; what is none is logged, one line each."""
+    found = []
+    for name in names:
+        short = name.upper().removeprefix("DCGM_FI_DEV_").removeprefix("DCGM_FI_PROF_")
+        if short in EXTRA_METRICS:
+            found.append(short)
+        elif short not in GPU_METRICS:
+            near = difflib.get_close_matches(short, EXTRA_METRICS, 3)
+            log.warning("There is no metric %r.%s", name, f" Is it {' or '.join(near)}?" if near else "")
+    return tuple(dict.fromkeys(found))
+
+
+def _publisher(given: argparse.Namespace, name: str) -> TickTaker | None:
+    if given.sockets is None:
+        return None
+    try:
+        from ..live import Publisher  # noqa: PLC0415 - recording alone needs no ZeroMQ
+
+        return Publisher(given.sockets, name)
+    except (SourceError, ImportError) as error:
+        log.warning("There is no live stream: %s", error)
+        return None
+
+
+def _to_head(given: argparse.Namespace, environment: Mapping[str, str]) -> list[TickTaker]:
+    if not given.fan_in:
+        return []
+    try:
+        from ..fan_in import FanInSender  # noqa: PLC0415 - recording alone needs no ZeroMQ
+        from ..fan_in_keys import FanInKeys  # noqa: PLC0415
+
+        keys = FanInKeys.from_environment(environment)
+        if keys is None:
+            raise SourceError("No keys for the head node are in the environment.")  # noqa: TRY301
+        return [FanInSender(given.fan_in, keys)]
+    except (SourceError, ImportError) as error:
+        log.warning("Nothing goes to the head node: %s", error)
+        return []
+
+
+def _metrics_file(given: argparse.Namespace, node: str, clock: Clock) -> MetricsFile | None:
+    if given.metrics is None:
+        return None
+    return MetricsFile(given.metrics, given.telemetry.parent, node, clock, start=given.metrics_start)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m gipfel_extension.telemetry.recorder",
+        description="Read sources, write segments, publish ticks, beside a workload that never notices.",
+    )
+    parser.add_argument("--telemetry", type=Path, required=True, help="folder of the segments")
+    parser.add_argument("--node", default="", help="this node's name (default: Slurm's, else the host's)")
+    parser.add_argument(
+        "--sockets", type=Path, help="folder of the live stream's socket; none: no live stream"
+    )
+    parser.add_argument(
+        "--fan-in", default="", metavar="tcp://HEAD:PORT", help="the job's head node, for the live stream"
+    )
+    parser.add_argument("--name", default="job", help="tells the recorders of a run apart (default: job)")
+    parser.add_argument("--interval", type=_seconds, default=1.0, help="seconds between samples (default: 1)")
+    parser.add_argument("--flush", type=_seconds, default=2.0, help="seconds between writes (default: 2)")
+    parser.add_argument(
+        "--source",
+        action="append",
+        required=True,
+        help="auto, nvml, dcgm, amdsmi, host, exporter:URL, prometheus:URL, replay:F, synthetic:N",
+    )
+    parser.add_argument(
+        "--metric", action="append", default=[], help="a GPU metric beside the usual ones, by DCGM's name"
+    )
+    parser.add_argument("--metrics", type=Path, help="a file of JSON lines that the workload writes")
+    parser.add_argument(
+        "--metrics-start", type=int, help="bytes of that file that are of an earlier run (default: all now)"
+    )
+    parser.add_argument("--root-pid", type=int, help="process whose tree is the job (default: this one)")
+    parser.add_argument(
+        "--with-parent", nargs="?", type=int, const=0, help="end when the parent process, of this id, ends"
+    )
+    return parser
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0.01 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError("must be from 0.01 to 3600 seconds")
+    return seconds

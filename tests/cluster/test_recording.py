@@ -1,0 +1,124 @@
+"""A recorder on every node of a job, started and ended with it; what becomes of one is written down."""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from one_machine import OneMachine, wait_until
+
+from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script
+from gipfel_extension.telemetry.events import read_events
+from gipfel_extension.telemetry.ranks import read_ranks
+from gipfel_extension.telemetry.segments import read_samples
+
+pytestmark = pytest.mark.cluster
+
+_LIMIT_S = 90
+_WORK = """
+import os, subprocess, sys, time
+from pathlib import Path
+from gipfel_extension.telemetry.live import LiveReader
+run = os.environ["GIPFEL_RUN"]
+seen, ends = set(), time.monotonic() + 60
+with LiveReader(Path(os.environ["GIPFEL_SOCKETS"])) as reader:
+    while len(seen) < 2 and time.monotonic() < ends:
+        tick = reader.receive(1.0)
+        seen |= {tick.node} if tick else set()
+Path(run, "seen").write_text(" ".join(sorted(seen)))
+code = "import sys, time\\nwhile not __import__('os').path.exists(sys.argv[1]): time.sleep(0.1)"
+step = ["srun", "--overlap", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1", sys.executable, "-c", code]
+sys.exit(subprocess.run([*step, os.path.join(run, "enough")]).returncode)
+"""
+
+
+def _recorders(telemetry: Path, node: str) -> list[int]:
+    """The recorders of a run on a node."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+            environment = path.with_name("environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        ours = b"gipfel_extension.telemetry.recorder" in words and str(telemetry).encode() in words
+        if ours and f"SLURMD_NODENAME={node}".encode() in environment:
+            found.append(int(path.parent.name))
+    return found
+
+
+def test_every_node_is_recorded_from_beginning_to_end(cluster: OneMachine, world_folder: Path) -> None:
+    spec = JobSpec(
+        kind="notebook",
+        command=(sys.executable, "-c", _WORK),
+        cluster="two",
+        interval=0.2,
+        sources=("host", "synthetic:training:2"),
+    )
+    script = world_folder / "job.sh"
+    script.write_text(batch_script(sys.executable))
+    runs = world_folder / "runs"
+    argv = [
+        "sbatch",
+        "--parsable",
+        "--nodes=2",
+        "--gpus-per-node=1",
+        "--time=5",
+        f"--output={world_folder}/job.log",
+    ]
+    argv += [f"--export=ALL,GIPFEL_RUNS={runs},PATH={os.environ['PATH']}", str(script)]
+    os.environ[JOB_VARIABLE] = spec.model_dump_json()
+    try:
+        job = cluster.call(argv).strip()
+    finally:
+        del os.environ[JOB_VARIABLE]
+    run = runs / f"two-{job}"
+    telemetry = run / "telemetry"
+    first, second = cluster.node_names
+
+    def rows(node: str) -> int:
+        return sum(each.rows for each in read_samples(telemetry).segments if each.node == node)
+
+    try:
+        assert wait_until(lambda: rows(first) > 3 and rows(second) > 3, _LIMIT_S), _told(run, world_folder)
+        assert wait_until((run / "seen").exists, _LIMIT_S), _told(run, world_folder)
+        # What the other node sees is live here, too.
+        assert (run / "seen").read_text().split() == [first, second], _told(run, world_folder)
+        # One of the two was killed: the job goes on, and the step of recorders is started again.
+        before = rows(second)
+        (pid,) = _recorders(telemetry, second)
+        # Its step took nothing from the work's, and sees the GPUs that the job has there.
+        assert b"CUDA_VISIBLE_DEVICES=0" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        os.kill(pid, signal.SIGKILL)
+        assert wait_until(lambda: [each for each in _recorders(telemetry, second) if each != pid], _LIMIT_S)
+        assert wait_until(lambda: rows(second) > before + 5, _LIMIT_S), _told(run, world_folder)
+        assert wait_until(lambda: {place.rank for place in read_ranks(telemetry)} == {0, 1}, _LIMIT_S)
+    finally:
+        (run / "enough").touch()
+        ended = wait_until(
+            lambda: not cluster.call(["squeue", "--noheader", f"--job={job}"]).strip(), _LIMIT_S
+        )
+        if not ended:
+            cluster.call(["scancel", job])
+    assert ended
+    assert wait_until(lambda: json.loads((run / "record.json").read_text())["ended"], _LIMIT_S)
+    assert json.loads((run / "record.json").read_text())["exit_status"] == 0, _told(run, world_folder)
+    states = {(each.node, each.state) for each in read_samples(telemetry).segments}
+    # Of the one that was killed everything up to its last write is there.
+    assert (first, "closed") in states
+    assert (second, "closed") in states
+    assert {state for node, state in states if node == second} - {"closed"} <= {"open", "torn"}
+    events = read_events(telemetry)
+    assert any(each.kind == "node_lost" and "started again" in each.message for each in events)
+    assert [each.node for each in events if each.kind == "recorder_ended"].count(second) == 1
+    assert {(place.rank, place.node) for place in read_ranks(telemetry)} == {(0, first), (1, second)}
+    assert not _recorders(telemetry, first)
+    assert not _recorders(telemetry, second)
+
+
+def _told(run: Path, folder: Path) -> str:
+    """What a person would look into."""
+    texts = [path.read_text(errors="replace") for path in (*run.glob("*.log"), *folder.glob("*.log"))]
+    return "\n".join([*texts, *(event.message for event in read_events(run / "telemetry"))])
