@@ -1,5 +1,6 @@
 """Segments: what was flushed reads back, whatever became of the writer."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gipfel_extension.telemetry.precision import round_values, rounded_metrics
 from gipfel_extension.telemetry.sample import GPU_METRICS, HOST_METRICS, Device, Sample, SampleTable
 from gipfel_extension.telemetry.segments import (
     Provenance,
@@ -19,6 +21,7 @@ from gipfel_extension.telemetry.segments import (
     read_segment,
     write_parquet,
 )
+from gipfel_extension.telemetry.wide_table import wide_of_table
 
 GPU = Device("GPU-8c1f", "gpu", "NVIDIA GH200 120GB", 0, node="nid001")
 HOST = Device("host:nid001", "host", "nid001", None, node="nid001", scope="job cgroup")
@@ -44,7 +47,12 @@ def written(folder: Path, batches: list[list[Sample]], origin: Provenance = ORIG
 def test_reads_back_values_devices_and_what_is_missing(tmp_path):
     written(
         tmp_path,
-        [[gpu_sample(1, SM_ACTIVE=0.5, PCIE_TX_BYTES=25e9, FB_USED=None), host_sample(1, CPU_UTIL=0.0)]],
+        [
+            [
+                gpu_sample(1, SM_ACTIVE=0.5, PCIE_TX_BYTES=25 * 2.0**30, FB_USED=None),
+                host_sample(1, CPU_UTIL=0.0),
+            ]
+        ],
     )
     table = read_samples(tmp_path)
     assert table.devices == (HOST, GPU)
@@ -52,7 +60,7 @@ def test_reads_back_values_devices_and_what_is_missing(tmp_path):
     assert gpu["time_ns"].tolist() == [10**9]
     assert gpu["monotonic_ns"].tolist() == [5 * 10**9 + 1]
     assert gpu["SM_ACTIVE"].tolist() == [0.5]
-    assert gpu["PCIE_TX_BYTES"].tolist() == [25e9]
+    assert gpu["PCIE_TX_BYTES"].tolist() == [25 * 2.0**30]
     assert np.isnan(gpu["FB_USED"][0])
     assert np.isnan(gpu["POWER_USAGE"][0])
     assert table.of(HOST.uuid)["CPU_UTIL"].tolist() == [0.0]
@@ -81,18 +89,18 @@ def test_devices_are_known_before_the_first_sample(tmp_path):
 
 
 def test_torn_at_every_byte_of_the_last_batch(tmp_path):
-    writer = written(tmp_path / "whole", [[gpu_sample(1, SM_ACTIVE=0.1)], [gpu_sample(2, SM_ACTIVE=0.2)]])
+    writer = written(tmp_path / "whole", [[gpu_sample(1, SM_ACTIVE=0.125)], [gpu_sample(2, SM_ACTIVE=0.25)]])
     before = writer.path.stat().st_size
-    writer.write([gpu_sample(3, SM_ACTIVE=0.3), host_sample(3, CPU_UTIL=0.3)])
+    writer.write([gpu_sample(3, SM_ACTIVE=0.375), host_sample(3, CPU_UTIL=0.5)])
     content = writer.path.read_bytes()
     torn = tmp_path / "torn.arrows"
     for length in range(before, len(content) + 1):
         torn.write_bytes(content[:length])
         table = read_segment(torn)
         complete = length == len(content)
-        assert table.of(GPU.uuid)["SM_ACTIVE"].tolist() == ([0.1, 0.2, 0.3] if complete else [0.1, 0.2]), (
-            length
-        )
+        assert table.of(GPU.uuid)["SM_ACTIVE"].tolist() == (
+            [0.125, 0.25, 0.375] if complete else [0.125, 0.25]
+        ), length
         expected = "open" if length in (before, len(content)) else "torn"
         assert table.segments[0].state == expected, length
 
@@ -133,23 +141,23 @@ def test_two_recorders_in_one_folder(tmp_path):
     other = replace(
         ORIGIN, recorder="simulated", source="synthetic:training", simulated=True, devices=(simulated,)
     )
-    first = written(tmp_path, [[gpu_sample(1, SM_ACTIVE=0.1)]])
-    second = written(tmp_path, [[Sample(10**9, 1, simulated.uuid, {"SM_ACTIVE": 0.9})]], other)
-    third = written(tmp_path, [[gpu_sample(2, SM_ACTIVE=0.2)]])
+    first = written(tmp_path, [[gpu_sample(1, SM_ACTIVE=0.125)]])
+    second = written(tmp_path, [[Sample(10**9, 1, simulated.uuid, {"SM_ACTIVE": 0.75})]], other)
+    third = written(tmp_path, [[gpu_sample(2, SM_ACTIVE=0.25)]])
     assert len({first.path, second.path, third.path}) == 3
     assert second.path.name.startswith("simulated-nid001-")
     assert read_samples(tmp_path, simulated=True).devices == (simulated,)
     assert simulated not in read_samples(tmp_path, simulated=False).devices
     both = read_samples(tmp_path)
     assert both.simulated
-    assert both.of(GPU.uuid)["SM_ACTIVE"].tolist() == [0.1, 0.2]
-    assert both.of(simulated.uuid)["SM_ACTIVE"].tolist() == [0.9]
+    assert both.of(GPU.uuid)["SM_ACTIVE"].tolist() == [0.125, 0.25]
+    assert both.of(simulated.uuid)["SM_ACTIVE"].tolist() == [0.75]
 
 
 def test_since_leaves_out_older_samples_and_keeps_devices(tmp_path):
-    written(tmp_path, [[gpu_sample(s, SM_ACTIVE=s / 10) for s in (1, 2, 3)]])
+    written(tmp_path, [[gpu_sample(s, SM_ACTIVE=s / 8) for s in (1, 2, 3)]])
     table = read_samples(tmp_path, since_ns=2 * 10**9)
-    assert table.of(GPU.uuid)["SM_ACTIVE"].tolist() == [0.2, 0.3]
+    assert table.of(GPU.uuid)["SM_ACTIVE"].tolist() == [0.25, 0.375]
     assert table.devices == (HOST, GPU)
 
 
@@ -191,28 +199,89 @@ def test_a_full_disk_is_an_error_of_write(tmp_path):
         writer.write([gpu_sample(1)])
 
 
+def wide_stream(path: Path, table: SampleTable, without: set[str] = frozenset()) -> None:
+    """A segment as version 1 wrote it: a column per metric, devices as a dictionary."""
+    metadata = {"version": "1", **ORIGIN.to_metadata()}
+    metadata.pop("extra")
+    content = wide_of_table(table).drop_columns(sorted(without)).replace_schema_metadata(metadata)
+    with pa.ipc.new_stream(path, content.schema) as stream:
+        stream.write_table(content, max_chunksize=1)
+
+
 @pytest.mark.parametrize("form", ["segment", "parquet"])
 def test_a_recording_of_before_a_metric_was_known_still_reads(tmp_path, form):
     later = {"CLOCKS_EVENT_REASONS", "PIPE_INT_ACTIVE", "C2C_TX_ALL_BYTES", "C2C_RX_ALL_BYTES"}
     values = {"SM_ACTIVE": 0.5, "CLOCKS_EVENT_REASONS": 4.0, "C2C_RX_ALL_BYTES": 3e11}
-    writer = written(tmp_path / "now", [[gpu_sample(1, **values), host_sample(1, CPU_UTIL=0.25)]])
+    written(tmp_path / "now", [[gpu_sample(1, **values), host_sample(1, CPU_UTIL=0.25)]]).close()
+    new = read_samples(tmp_path / "now")
     if form == "segment":
-        whole = pa.ipc.open_stream(writer.close()).read_all()
-        old = tmp_path / "old-1-0.closed.arrows"
-        content = whole.drop_columns(sorted(later))
-        with pa.ipc.new_stream(old, content.schema) as stream:
-            stream.write_table(content)
-        table = read_segment(old)
+        wide_stream(tmp_path / "old-1-0.closed.arrows", new, later)
+        table = read_segment(tmp_path / "old-1-0.closed.arrows")
+        assert table.segments[0].state == "closed"
     else:
-        writer.close()
-        write_parquet(read_samples(tmp_path / "now"), tmp_path / "now.parquet")
+        write_parquet(new, tmp_path / "now.parquet")
         content = pyarrow.parquet.read_table(tmp_path / "now.parquet").drop_columns(sorted(later))
         pyarrow.parquet.write_table(content, tmp_path / "old.parquet")
         table = read_parquet(tmp_path / "old.parquet")
-    new = read_samples(tmp_path / "now")
     assert table.of(GPU.uuid)["SM_ACTIVE"].tolist() == [0.5]
     assert all(np.isnan(table.of(GPU.uuid)[metric]).all() for metric in later)
     # A run whose recorder was replaced by a newer one holds both.
     both = table.merged(new.since(0))
     assert set(both.of(GPU.uuid)) >= later
     assert new.of(GPU.uuid)["CLOCKS_EVENT_REASONS"].tolist() == [4.0]
+
+
+@settings(max_examples=200, deadline=None)
+@given(value=st.floats(allow_nan=False, allow_infinity=False, width=64))
+def test_estimates_are_kept_to_13_bits_and_counts_exactly(value):
+    metrics = ("SM_ACTIVE", "PCIE_TX_BYTES", "FB_USED", "CLOCKS_EVENT_REASONS")
+    kept = round_values(np.full(4, value), rounded_metrics(metrics))
+    assert kept[2:].tolist() == [value, value]
+    if abs(value) > 1e-300 and abs(value) < 1e300:
+        assert abs(kept[0] - value) <= abs(value) * 2.0**-13
+    again = round_values(kept, rounded_metrics(metrics))
+    np.testing.assert_array_equal(again, kept)
+    assert np.isnan(round_values(np.array([np.nan]), np.array([True]))[0])
+
+
+def test_a_range_is_read_alone_and_a_clock_that_was_set_back_hides_nothing(tmp_path):
+    start = 1_700_000_000
+    seconds = [*range(start, start + 400), *range(start + 100, start + 300)]
+    written(tmp_path, [[gpu_sample(s, SM_ACTIVE=0.5)] for s in seconds])
+    whole = read_samples(tmp_path).of(GPU.uuid)["time_ns"]
+    for since, until in ((0, 10), (150, 160), (390, 500), (None, 1), (399, None), (2000, 3000)):
+        first, last = (None if each is None else (start + each) * 10**9 for each in (since, until))
+        table = read_samples(tmp_path, since_ns=first, until_ns=last)
+        expected = whole[(whole >= (first or 0)) & (whole <= (last or 2**62))]
+        assert table.of(GPU.uuid)["time_ns"].tolist() == expected.tolist()
+
+
+def test_what_is_no_file_of_ours_is_a_state_and_never_waited_for(tmp_path):
+    good = written(tmp_path, [[gpu_sample(1, SM_ACTIVE=0.5)]])
+    os.mkfifo(tmp_path / "pipe.arrows")
+    (tmp_path / "folder.arrows").mkdir()
+    (tmp_path / "nowhere.arrows").symlink_to("/nowhere")
+    (tmp_path / "device.arrows").symlink_to("/dev/zero")
+    (tmp_path / "text.closed.parquet").write_bytes(b"PAR1 hello PAR1")
+    other = pa.table({"time_ns": [1], "device": ["x"]})
+    pyarrow.parquet.write_table(other, tmp_path / "foreign.closed.parquet")
+    with pa.ipc.new_stream(tmp_path / "other.arrows", other.schema) as stream:
+        stream.write_table(other)
+    schema = pa.schema(other.schema, metadata={"version": "2", "devices": "[[]]", "metrics": "[]"})
+    with pa.ipc.new_stream(tmp_path / "hostile.arrows", schema) as stream:
+        stream.write_table(other.replace_schema_metadata(schema.metadata))
+    table = read_samples(tmp_path)
+    states = {segment.name: segment.state for segment in table.segments}
+    assert states.pop(good.path.name) == "open"
+    assert set(states.values()) == {"unreadable"}
+    assert len(states) == 4
+    assert table.of(GPU.uuid)["SM_ACTIVE"].tolist() == [0.5]
+
+
+def test_metrics_that_were_asked_for_travel_along(tmp_path):
+    origin = replace(ORIGIN, extra=("NVLINK_L0_TX_BYTES",))
+    writer = written(tmp_path, [[gpu_sample(1, NVLINK_L0_TX_BYTES=1024.0)]], origin)
+    table = read_segment(writer.close())
+    write_parquet(table, tmp_path / "x.parquet")
+    for each in (table, read_parquet(tmp_path / "x.parquet")):
+        assert each.of(GPU.uuid)["NVLINK_L0_TX_BYTES"].tolist() == [1024.0]

@@ -1,18 +1,22 @@
 """A figure as a PNG, drawn by matplotlib: no browser, no display."""
 
 import io
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from .image_areas import draw_areas, draw_bars, draw_heat, draw_shapes
+
 _DPI = 100
 _NARROW = 500
+_MOST_COLUMNS = 8
 #: From here on a number has no room beside its axis, and is written with k, M or G.
 _LONG = 10_000
 _STYLES: dict[str, Any] = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-.", "longdash": (0, (8, 3))}
 
 
 def static_image(figure: dict[str, Any], *, width: int = 900, scale: float = 1.5) -> bytes:
-    """Draw a figure of :mod:`figures`: lines on stacked time axes, titles, legend and marks.
+    """Draw a figure of this package: lines, areas, bars or a heat map, with titles, legend and marks.
 
     Parameters
     ----------
@@ -37,20 +41,29 @@ def static_image(figure: dict[str, Any], *, width: int = 900, scale: float = 1.5
     frame = _Frame(layout, width, height)
     plots = {key: _plot(page, frame, layout, key, ink) for key in layout if key.startswith("yaxis")}
     for key, plot in plots.items():
-        traces = [trace for trace in figure["data"] if "yaxis" + trace["yaxis"][1:] == key]
-        for trace in traces:
-            _draw(plot, trace)
-        if "range" not in layout[key]:
-            _scale(plot, traces)
+        traces = [trace for trace in figure["data"] if "yaxis" + trace.get("yaxis", "y")[1:] == key]
+        _fill(page, plot, layout[key], traces, ink)
+        draw_shapes(plot, layout.get("shapes", ()))
     for key in layout:
         if key.startswith("legend"):
-            _legend(page, frame, [t for t in figure["data"] if t["legend"] == key], layout[key], ink)
+            _legend(page, frame, [t for t in figure["data"] if t.get("legend") == key], layout[key], ink)
     for note in layout.get("annotations", []):
         _annotate(page, frame, plots, note, ink)
     title = layout.get("title", {}).get("text", "")
     page.text(frame.left, 1 - 8 / height, title, va="top", ha="left", fontsize=10, color=ink)
     output = io.BytesIO()
     page.savefig(output, format="png")
+    return output.getvalue()
+
+
+def stacked_images(images: Sequence[bytes]) -> bytes:
+    """PNGs of one width, one below the other, as one."""
+    import numpy as np  # noqa: PLC0415 - as above
+    from matplotlib.image import imread, imsave  # noqa: PLC0415 - as above
+
+    pixels = [imread(io.BytesIO(image), format="png") for image in images]
+    output = io.BytesIO()
+    imsave(output, np.concatenate(pixels), format="png")
     return output.getvalue()
 
 
@@ -88,9 +101,24 @@ def _plot(page: Any, frame: _Frame, layout: dict[str, Any], key: str, ink: str) 
     if "range" in y_axis:
         plot.set_ylim(*y_axis["range"])
     if "tickvals" in y_axis:
-        plot.set_yticks(y_axis["tickvals"], y_axis["ticktext"])
+        plot.set_yticks(y_axis["tickvals"], y_axis.get("ticktext"))
     _time_axis(plot, x_axis, ink)
     return plot
+
+
+def _fill(page: Any, plot: Any, y_axis: dict[str, Any], traces: list[dict[str, Any]], ink: str) -> None:
+    kinds = {trace["type"] for trace in traces}
+    if "heatmap" in kinds:
+        draw_heat(page, plot, traces[0], ink)
+    elif "bar" in kinds:
+        draw_bars(plot, traces[0], ink)
+    elif any("stackgroup" in trace for trace in traces):
+        draw_areas(plot, traces)
+    else:
+        for trace in traces:
+            _draw(plot, trace)
+        if "range" not in y_axis:
+            _scale(plot, traces)
 
 
 def _time_axis(plot: Any, x_axis: dict[str, Any], ink: str) -> None:
@@ -99,6 +127,10 @@ def _time_axis(plot: Any, x_axis: dict[str, Any], ink: str) -> None:
         return
     first, last = x_axis["range"]
     plot.set_xlim(first, last)
+    if x_axis.get("type") != "date":
+        plot.set_xticks(x_axis["tickvals"])
+        plot.set_xlabel(x_axis.get("title", {}).get("text", ""), fontsize=7, color=ink, labelpad=1)
+        return
     ticks = [first + (last - first) * part / 4 for part in (0.5, 2, 3.5)]
     shown = x_axis.get("showticklabels", True)
     labels = [f"{datetime.fromtimestamp(tick / 1000, UTC):%H:%M:%S}" if shown else "" for tick in ticks]
@@ -140,12 +172,14 @@ def _legend(page: Any, frame: _Frame, traces: list[dict[str, Any]], legend: dict
             [],
             color=t["line"]["color"],
             linestyle=_STYLES[t["line"]["dash"]],
-            linewidth=1.3,
+            linewidth=5 if "stackgroup" in t else 1.3,
             label=t["name"],
         )
         for t in traces
         if t["showlegend"]
     ]
+    if not handles:
+        return
     narrow = page.get_figwidth() * _DPI < _NARROW
     up = legend["y"] if legend["yref"] == "container" else frame.y(legend["y"])
     page.add_artist(
@@ -153,7 +187,7 @@ def _legend(page: Any, frame: _Frame, traces: list[dict[str, Any]], legend: dict
             handles=handles,
             loc=f"{ {'top': 'upper', 'bottom': 'lower'}[legend['yanchor']] } {legend['xanchor']}",
             bbox_to_anchor=(frame.x(legend["x"]), up),
-            ncols=2 if narrow else max(1, len(handles)),
+            ncols=2 if narrow else min(_MOST_COLUMNS, len(handles)),
             fontsize=7,
             frameon=False,
             labelcolor=ink,
@@ -166,10 +200,15 @@ def _legend(page: Any, frame: _Frame, traces: list[dict[str, Any]], legend: dict
 
 
 def _annotate(page: Any, frame: _Frame, plots: dict[str, Any], note: dict[str, Any], ink: str) -> None:
-    across, up = frame.x(note["x"]), frame.y(note["y"], note.get("yshift", 0))
+    up = frame.y(note["y"], note.get("yshift", 0))
+    across = frame.x(note["x"]) if note["xref"] == "paper" else 0.0
     if note["yref"].endswith(" domain"):
-        box = plots["yaxis" + note["yref"].removesuffix(" domain")[1:]].get_position()
-        up = box.y0 + note["y"] * box.height
+        plot = plots["yaxis" + note["yref"].removesuffix(" domain")[1:]]
+        box = plot.get_position()
+        up = box.y0 + note["y"] * box.height + note.get("yshift", 0) / frame.pixels
+        if note["xref"] != "paper":
+            first, last = plot.get_xlim()
+            across = box.x0 + (note["x"] - first) / (last - first) * box.width
     page.text(
         across,
         up,

@@ -9,6 +9,7 @@ from typing import Any
 
 import zmq
 
+from .events import Event
 from .sample import Device, Sample, SourceError
 
 #: The longest path of a Unix socket is 107 bytes (``sun_path`` of Linux, less its end).
@@ -26,9 +27,11 @@ class Tick:
     seq
         Counts the ticks of one recorder process; a gap means that ticks were lost on the way.
     events
-        What happened since the tick before, one line each: a source that can't be read, a disk that is full.
+        What happened since the tick before.
     ended
         True in the last tick of a recorder that was told to end.
+    dropped
+        Ticks of this recorder that its way to the head node had no room for; its segments hold their samples.
     """
 
     seq: int
@@ -39,8 +42,9 @@ class Tick:
     interval: float
     devices: tuple[Device, ...]
     samples: tuple[Sample, ...]
-    events: tuple[str, ...] = ()
+    events: tuple[Event, ...] = ()
     ended: bool = False
+    dropped: int = 0
 
     def encode(self) -> bytes:
         """JSON in UTF-8."""
@@ -66,8 +70,9 @@ class Tick:
                 interval=float(content["interval"]),
                 devices=tuple(Device.from_json(device) for device in content["devices"]),
                 samples=tuple(Sample.from_json(sample) for sample in content["samples"]),
-                events=tuple(map(str, content.get("events", ()))),
+                events=tuple(Event.from_json(event) for event in content.get("events", ())),
                 ended=bool(content.get("ended", False)),
+                dropped=int(content.get("dropped", 0)),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a tick: {error!r}") from error
@@ -127,8 +132,11 @@ class LiveReader:
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.RECONNECT_IVL, 100)
         self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+        # Ten seconds of 1 000 nodes, for a reader that was held up.
+        self._socket.setsockopt(zmq.RCVHWM, 10_000)
         self._socket.setsockopt(zmq.SUBSCRIBE, b"")
         self._connected: set[Path] = set()
+        self._scan = 0.0
         # A context that is collected while its socket is open waits for ever, and its owner with it.
         self._finish = weakref.finalize(self, _end, self._socket, self._context)
 
@@ -158,6 +166,9 @@ class LiveReader:
         self.close()
 
     def _connect(self) -> None:
+        if time.monotonic() < self._scan:
+            return
+        self._scan = time.monotonic() + _SCAN_SECONDS
         # Once is enough: ZeroMQ connects again by itself when a recorder of the same name comes back.
         for path in sorted(set(self._folder.glob("*.sock")) - self._connected):
             self._socket.connect(f"ipc://{path}")

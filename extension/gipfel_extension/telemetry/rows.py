@@ -37,8 +37,22 @@ IO_LINES = (
     Line("IO_READ_BYTES", "read", "#0072b2", "#56b4e9", "solid", "MB/s", 1e-6),
     Line("IO_WRITE_BYTES", "write", "#d55e00", "#f28e2b", "dot", "MB/s", 1e-6),
 )
-#: The line of each metric that is drawn.
+LINK_LINES = (
+    Line("NVLINK_RX_BYTES", "NVLink in", "#0072b2", "#56b4e9", "solid", "GB/s", 1e-9),
+    Line("NVLINK_TX_BYTES", "NVLink out", "#d55e00", "#f28e2b", "dot", "GB/s", 1e-9),
+    Line("PCIE_RX_BYTES", "PCIe in", "#009e73", "#2fd0a0", "dashdot", "GB/s", 1e-9),
+    Line("PCIE_TX_BYTES", "PCIe out", "#767676", "#a3a3a3", "dash", "GB/s", 1e-9),
+    Line("C2C_RX_ALL_BYTES", "C2C in", "#aa4499", "#e5a3c8", "solid", "GB/s", 1e-9),
+    Line("C2C_TX_ALL_BYTES", "C2C out", "#a6761d", "#d9b36c", "dot", "GB/s", 1e-9),
+)
+CLOCK_LINES = (Line("SM_CLOCK", "SM clock", "#0072b2", "#56b4e9", "solid", "MHz", 1.0),)
+POWER_LINES = (Line("POWER_USAGE", "power", "#d55e00", "#f28e2b", "solid", "W", 1.0),)
+#: The line of each metric that the activity figure draws.
 LINES: Mapping[str, Line] = {line.metric: line for line in (*GPU_LINES, *HOST_LINES, *IO_LINES)}
+#: The same for the figure of one GPU.
+DETAIL_LINES: Mapping[str, Line] = {
+    line.metric: line for line in (*GPU_LINES, *LINK_LINES, *CLOCK_LINES, *POWER_LINES)
+}
 
 
 @dataclass(frozen=True)

@@ -4,40 +4,48 @@ One process writes a segment once; nobody appends to another's. What was flushed
 the writer, because a stream cut anywhere is whole up to its last full record batch.
 """
 
-import json
+import errno
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
-from .sample import METRICS, Columns, Device, Sample, SampleTable, SegmentState
+from .parquet import read_parquet, write_parquet
+from .precision import round_values, rounded_metrics
+from .provenance import Provenance
+from .sample import Sample, SampleTable, SegmentState
+from .segment_files import CLOSED, PARQUET, SUFFIX, current_path, segment_files
+from .segment_stream import metadata_of, read_stream
+from .summary_files import SummaryWriter
 
-FORMAT_VERSION = "1"
-SUFFIX = ".arrows"
-CLOSED = ".closed.arrows"
+__all__ = [
+    "CLOSED",
+    "PARQUET",
+    "SUFFIX",
+    "Provenance",
+    "SegmentWriter",
+    "read_parquet",
+    "read_samples",
+    "read_segment",
+    "write_parquet",
+]
 
-#: Clocks of file server and node may differ by this much before a segment is left out for its age.
-_SKEW_SECONDS = 60.0
-
-
-@dataclass(frozen=True)
-class Provenance:
-    """Where the samples of a segment come from; travels in its schema's metadata."""
-
-    node: str
-    recorder: str
-    source: str
-    simulated: bool
-    interval: float
-    devices: tuple[Device, ...]
+_SCHEMA = [
+    pa.field("time_ns", pa.int64(), nullable=False),
+    pa.field("monotonic_ns", pa.int64(), nullable=False),
+    pa.field("device", pa.int16(), nullable=False),
+    pa.field("values", pa.list_(pa.float64()), nullable=False),
+]
+_OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
 class SegmentWriter:
-    """One segment while it is written.
+    """One segment while it is written, and its summaries.
+
+    A column per metric would cost more bytes in each batch than its few samples: a row holds its device's
+    values as one list, in the order that the schema's metadata names.
 
     Parameters
     ----------
@@ -53,55 +61,118 @@ class SegmentWriter:
     """
 
     def __init__(self, folder: Path, provenance: Provenance, *, start_ns: int) -> None:
+        self._places = {device.uuid: place for place, device in enumerate(provenance.devices)}
+        self._metrics = provenance.metrics
         self._kinds = {device.uuid: device.kind for device in provenance.devices}
-        self._uuids = [device.uuid for device in provenance.devices]
-        kinds = [kind for kind in METRICS if kind in self._kinds.values()]
-        self._metrics = [metric for kind in kinds for metric in METRICS[kind]]
+        self._rounded = {kind: rounded_metrics(names) for kind, names in self._metrics.items()}
+        self._schema = pa.schema(_SCHEMA, metadata=metadata_of(provenance))
+        # Made before the file is: a reader finds it empty for as short a time as can be.
+        devices = self._batch([])
         self.path, handle = _create(folder, provenance, start_ns)
-        # Unbuffered: what write_batch has written is the kernel's, and outlives this process.
-        self._file = os.fdopen(handle, "wb", buffering=0)
-        self._schema = _schema(self._metrics, provenance)
-        self._stream = pa.ipc.new_stream(self._file, self._schema)
-        # Readers learn the devices before the first sample.
-        self._stream.write_batch(self._batch([]))
+        self._file = _WholeWrites(handle, self.path)
+        try:
+            self._stream = pa.ipc.new_stream(self._file, self._schema, options=_OPTIONS)
+            # Readers learn the devices before the first sample.
+            self._stream.write_batch(devices)
+            self._summaries = SummaryWriter(_stem(self.path), provenance)
+        except BaseException:
+            # A disk that is full would be filled with beginnings.
+            self._file.close()
+            self.path.unlink(missing_ok=True)
+            raise
 
     def write(self, samples: list[Sample]) -> None:
         """Append one record batch; samples of devices that the segment doesn't name are left out."""
-        known = [sample for sample in samples if sample.device in self._kinds]
+        known = [sample for sample in samples if sample.device in self._places]
         if known:
             self._stream.write_batch(self._batch(known))
+            self._summaries.add(known)
 
     def close(self) -> Path:
         """Write the end mark and put ``.closed`` into the name, which is returned."""
         self._stream.close()
-        os.fsync(self._file.fileno())
+        self._summaries.close()
+        self._file.sync()
         self._file.close()
-        closed = self.path.with_name(self.path.name.removesuffix(SUFFIX) + CLOSED)
+        closed = _stem(self.path).with_name(_stem(self.path).name + CLOSED)
         self.path.rename(closed)
         return closed
 
     def abandon(self) -> None:
-        """Let go of the file as it is, after an error."""
+        """Let go of the files as they are, after an error."""
         self._file.close()
+        self._summaries.abandon()
 
     def _batch(self, samples: list[Sample]) -> pa.RecordBatch:
-        indices = pa.array([self._uuids.index(sample.device) for sample in samples], pa.int16())
+        rows = [self._values(sample) for sample in samples]
+        offsets = np.cumsum([0, *map(len, rows)])
+        flat = np.concatenate(rows) if rows else np.zeros(0)
         columns = [
             pa.array([sample.time_ns for sample in samples], pa.int64()),
             pa.array([sample.monotonic_ns for sample in samples], pa.int64()),
-            pa.DictionaryArray.from_arrays(indices, pa.array(self._uuids, pa.string())),
-            *(pa.array([s.values.get(metric) for s in samples], pa.float64()) for metric in self._metrics),
+            pa.array([self._places[sample.device] for sample in samples], pa.int16()),
+            pa.ListArray.from_arrays(
+                pa.array(offsets, pa.int32()), pa.array(flat, pa.float64(), from_pandas=True)
+            ),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
+    def _values(self, sample: Sample) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+        kind = self._kinds[sample.device]
+        given = [sample.values.get(metric) for metric in self._metrics[kind]]
+        return round_values(np.array(given, np.float64), self._rounded[kind])
 
-def read_samples(folder: Path, *, since_ns: int | None = None, simulated: bool | None = None) -> SampleTable:
+
+class _WholeWrites:
+    """A file in which a write is whole or an error; unbuffered, so that what is written outlives us."""
+
+    def __init__(self, handle: int, path: Path) -> None:
+        self._handle: int | None = handle
+        self._path = path
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is closed."""
+        return self._handle is None
+
+    def write(self, data: bytes) -> int:
+        """Write all of it, or raise: half a batch would hide every batch after it."""
+        if self._handle is None:
+            raise OSError(errno.EBADF, "closed", str(self._path))
+        size = memoryview(data).nbytes
+        if os.write(self._handle, data) != size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+        return size
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+    def sync(self) -> None:
+        """Wait for the disk."""
+        if self._handle is not None:
+            os.fsync(self._handle)
+
+    def close(self) -> None:
+        """Close it; twice is once."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            os.close(handle)
+
+
+def read_samples(
+    folder: Path,
+    *,
+    since_ns: int | None = None,
+    until_ns: int | None = None,
+    simulated: bool | None = None,
+) -> SampleTable:
     """Every sample in a telemetry folder, as far as its segments can be read.
 
     Parameters
     ----------
-    since_ns
-        UTC time of the first sample that is wanted; None for all.
+    since_ns, until_ns
+        UTC time of the first sample that is wanted and of the last; None for all. Segments of other times are
+        not opened.
     simulated
         True for simulated devices alone, False for real ones alone, None for both.
 
@@ -110,75 +181,49 @@ def read_samples(folder: Path, *, since_ns: int | None = None, simulated: bool |
     SampleTable
         Empty where the folder is missing or holds no segment; its ``segments`` say what was open or torn.
     """
-    parts = [read_segment(path) for path in _listing(folder, since_ns)]
+    wanted = [file for file in segment_files(folder) if file.within(since_ns, until_ns)]
+    parts = [read_segment(file.path, since_ns=since_ns, until_ns=until_ns) for file in wanted]
     if simulated is not None:
         parts = [_only(part, simulated=simulated) for part in parts]
     table = SampleTable.union(parts)
+    if until_ns is not None:
+        table = _until(table, until_ns)
     return table if since_ns is None else table.since(since_ns)
 
 
-def read_segment(path: Path) -> SampleTable:
+def read_segment(path: Path, *, since_ns: int | None = None, until_ns: int | None = None) -> SampleTable:
     """The samples of one segment up to its last whole batch; no error, but a state, where it is damaged.
+
+    Parameters
+    ----------
+    since_ns, until_ns
+        Batches that hold nothing from this time on, or until it, may be left out.
 
     Raises
     ------
     OSError
         The file can't be opened.
     """
-    data = pa.py_buffer(_content(path))
-    batches, state = _batches(data, path)
-    if not batches:
-        return SampleTable(columns={}, segments=(state,))
-    provenance = _provenance(batches[0].schema)
-    table = _table(pa.Table.from_batches(batches), provenance)
-    described = replace(
-        state,
-        rows=table.rows,
-        node=provenance.node,
-        recorder=provenance.recorder,
-        source=provenance.source,
-        interval=provenance.interval,
-        last_ns=table.last_ns,
-        devices=provenance.devices,
-    )
-    return replace(table, segments=(described,))
+    for _ in range(3):
+        try:
+            return _read(path, since_ns, until_ns)
+        except FileNotFoundError:
+            # Closed or made Parquet since the listing, and so renamed.
+            path = current_path(path)
+    return _read(path, since_ns, until_ns)
 
 
-def write_parquet(table: SampleTable, path: Path) -> None:
-    """A table as one Parquet file, which :func:`read_parquet` and replay read."""
-    import pyarrow.parquet  # noqa: PLC0415 - slow to import, and no part of recording
-
-    provenance = Provenance("", "", table.source, table.simulated, table.interval, table.devices)
-    rows = []
-    for device in table.devices:
-        columns = table.of(device.uuid)
-        length = len(columns["time_ns"])
-        rows.append(
-            pa.table(
-                {
-                    "device": [device.uuid] * length,
-                    **{n: pa.array(c, from_pandas=True) for n, c in columns.items()},
-                }
-            )
-        )
-    whole = pa.concat_tables(rows, promote_options="default").replace_schema_metadata(_metadata(provenance))
-    pyarrow.parquet.write_table(whole, path, compression="zstd")
-
-
-def read_parquet(path: Path) -> SampleTable:
-    """The table of :func:`write_parquet`.
-
-    Raises
-    ------
-    ValueError
-        No Parquet, or not of ours.
-    """
-    import pyarrow.parquet  # noqa: PLC0415 - slow to import, and no part of recording
-
-    content = pyarrow.parquet.read_table(path)
-    if content.schema.metadata is None or b"devices" not in content.schema.metadata:
-        raise ValueError("it names no devices")
-    return _table(content, _provenance(content.schema))
+def _read(path: Path, since_ns: int | None, until_ns: int | None) -> SampleTable:
+    if path.name.endswith(PARQUET):
+        try:
+            # Its rows are by device: there is nothing in it to skip.
+            return read_parquet(path)
+        except (pa.ArrowException, ValueError, MemoryError):
+            stream = path.with_name(path.name.removesuffix(PARQUET) + CLOSED)
+            if not stream.exists():
+                return SampleTable(columns={}, segments=(SegmentState(path.name, "unreadable"),))
+            path = stream
+    return read_stream(path, since_ns=since_ns, until_ns=until_ns)
 
 
 def _create(folder: Path, provenance: Provenance, start_ns: int) -> tuple[Path, int]:
@@ -193,99 +238,16 @@ def _create(folder: Path, provenance: Provenance, start_ns: int) -> tuple[Path, 
             number += 1
 
 
-def _schema(metrics: list[str], provenance: Provenance) -> pa.Schema:
-    fields = [
-        pa.field("time_ns", pa.int64(), nullable=False),
-        pa.field("monotonic_ns", pa.int64(), nullable=False),
-        pa.field("device", pa.dictionary(pa.int16(), pa.string()), nullable=False),
-        *(pa.field(metric, pa.float64()) for metric in metrics),
-    ]
-    return pa.schema(fields, metadata=_metadata(provenance))
+def _stem(path: Path) -> Path:
+    return path.with_name(path.name.removesuffix(SUFFIX))
 
 
-def _metadata(provenance: Provenance) -> dict[str, str]:
-    return {
-        "version": FORMAT_VERSION,
-        "node": provenance.node,
-        "recorder": provenance.recorder,
-        "source": provenance.source,
-        "simulated": "true" if provenance.simulated else "false",
-        "interval": repr(provenance.interval),
-        "devices": json.dumps([device.to_json() for device in provenance.devices]),
-    }
-
-
-def _provenance(schema: pa.Schema) -> Provenance:
-    given = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
-    devices = tuple(Device.from_json(device) for device in json.loads(given.get("devices", "[]")))
-    return Provenance(
-        given.get("node", ""),
-        given.get("recorder", ""),
-        given.get("source", ""),
-        given.get("simulated") == "true",
-        float(given.get("interval", 0.0)),
-        devices,
-    )
-
-
-def _listing(folder: Path, since_ns: int | None) -> Iterator[Path]:
-    for path in sorted(folder.glob(f"*{SUFFIX}")):
-        try:
-            written = path.stat().st_mtime
-        except FileNotFoundError:
-            # It was closed, and so renamed, since the listing.
-            path = path.with_name(path.name.removesuffix(SUFFIX) + CLOSED)  # noqa: PLW2901
-            written = path.stat().st_mtime
-        if since_ns is None or written + _SKEW_SECONDS >= since_ns / 1e9:
-            yield path
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return path.with_name(path.name.removesuffix(SUFFIX) + CLOSED).read_bytes()
-
-
-def _batches(data: pa.Buffer, path: Path) -> tuple[list[pa.RecordBatch], SegmentState]:
-    batches: list[pa.RecordBatch] = []
-    reader = pa.BufferReader(data)
-    state: Literal["closed", "open", "torn", "unreadable"] = "open"
-    try:
-        with pa.ipc.open_stream(reader) as stream:
-            for batch in stream:
-                batch.validate()
-                batches.append(batch)
-            if reader.tell() < data.size:
-                # Zeros after a crash of the machine look like the end mark, but are no end of the file.
-                state = "torn"
-            elif path.name.endswith(CLOSED):
-                state = "closed"
-    except (pa.ArrowException, OSError, ValueError):
-        state = "torn" if batches else "unreadable"
-    return batches, SegmentState(path.name, state)
-
-
-def _table(content: pa.Table, provenance: Provenance) -> SampleTable:
-    names = content.column("device").combine_chunks()
-    names = names.dictionary_decode() if pa.types.is_dictionary(names.type) else names
-    owners = np.asarray(names.to_numpy(zero_copy_only=False), object)
-    columns: dict[str, Columns] = {}
-    for device in provenance.devices:
-        chosen = np.flatnonzero(owners == device.uuid)
-        columns[device.uuid] = {
-            "time_ns": _numbers(content, "time_ns", np.int64)[chosen],
-            "monotonic_ns": _numbers(content, "monotonic_ns", np.int64)[chosen],
-        }
-        for metric in METRICS[device.kind]:
-            columns[device.uuid][metric] = _numbers(content, metric, np.float64)[chosen]
-    return SampleTable(provenance.devices, columns, provenance.source, provenance.interval)
-
-
-def _numbers(content: pa.Table, name: str, kind: Any) -> Any:
-    if name not in content.column_names:
-        return np.full(content.num_rows, np.nan)
-    return content.column(name).to_numpy().astype(kind)
+def _until(table: SampleTable, until_ns: int) -> SampleTable:
+    kept = {}
+    for device, columns in (table.columns or {}).items():
+        end = int(np.searchsorted(columns["time_ns"], until_ns, side="right"))
+        kept[device] = {name: column[:end] for name, column in columns.items()}
+    return replace(table, columns=kept)
 
 
 def _only(table: SampleTable, *, simulated: bool) -> SampleTable:

@@ -17,7 +17,10 @@ _SILENT_FILE_SECONDS = 12.0
 
 
 class Status(TypedDict):
-    """The state of a run's samples; ``last_ns`` is UTC, ``interval`` seconds."""
+    """The state of a run's samples; ``last_ns`` is UTC, ``interval`` seconds.
+
+    ``dropped`` counts ticks of other nodes that found no room on their way here; the segments hold them.
+    """
 
     state: State
     source: str
@@ -25,6 +28,7 @@ class Status(TypedDict):
     gpus: int
     interval: float
     last_ns: int | None
+    dropped: int
     message: str
 
 
@@ -44,6 +48,7 @@ class RecorderState:
     ended: bool = False
     live: bool = False
     seq: int = 0
+    dropped: int = 0
     event: str = ""
     devices: dict[str, Device] = field(default_factory=dict)
 
@@ -83,6 +88,7 @@ def judge(recorders: Sequence[RecorderState], now_ns: int, *, starting: bool) ->
         gpus=gpus,
         interval=max((recorder.interval for recorder in present), default=0.0),
         last_ns=last_ns,
+        dropped=sum(recorder.dropped for recorder in present),
         message=message,
     )
 
@@ -106,6 +112,10 @@ def _words(
 
 
 def _live_words(present: Sequence[RecorderState], gpus: int) -> str:
+    dropped = {recorder.node: recorder.dropped for recorder in present if recorder.dropped}
+    if dropped:
+        nodes = f"{min(dropped)} and {len(dropped) - 1} more nodes" if len(dropped) > 1 else min(dropped)
+        return f"{sum(dropped.values())} ticks of {nodes} were dropped on the way; the run folder has them."
     events = [recorder.event for recorder in present if recorder.event]
     if events:
         return events[-1]

@@ -8,6 +8,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
+from .events import read_events
 from .live import LiveReader, Tick
 from .sample import Device, Sample, SampleTable
 from .segments import read_samples
@@ -19,6 +20,10 @@ __all__ = ["LiveReader", "SaturationFeed", "Status", "Tick"]
 #: Without ticks, and after a gap in them, the segments are read again after this many seconds: longer than a
 #: recorder keeps samples before it writes them.
 _REREAD_SECONDS = 3.0
+#: Clocks of nodes may differ by so much.
+_SKEW_NS = 60 * 10**9
+#: Samples that wait to become columns, though nobody looks: so many, and so many of each device.
+_LOOSE_SAMPLES, _LOOSE_BEATS = 1000, 30
 
 
 class SaturationFeed:
@@ -52,6 +57,7 @@ class SaturationFeed:
         self._live = LiveReader(sockets) if sockets is not None else None
         self._recorders: dict[tuple[str, str], RecorderState] = {}
         self._table = SampleTable(columns={})
+        self._devices: dict[str, Device] = {}
         self._recent: list[Sample] = []
         self._seen: dict[str, set[int]] = {}
         self._reread_ns = 0
@@ -83,7 +89,7 @@ class SaturationFeed:
         with self._lock:
             present = shown(list(self._recorders.values()))
             uuids = {uuid for recorder in present for uuid in recorder.devices}
-            return tuple(device for device in self._table.devices if device.uuid in uuids)
+            return tuple(device for uuid, device in self._devices.items() if uuid in uuids)
 
     def table(self, window_s: float | None = None) -> SampleTable:
         """Samples of the last seconds before the newest; without recorders that ended while others run."""
@@ -120,14 +126,19 @@ class SaturationFeed:
             elif not self._gap:
                 self._postpone()
             recorder.source, recorder.interval, recorder.ended = tick.source, tick.interval, tick.ended
+            recorder.dropped = tick.dropped
             recorder.live, recorder.seq, recorder.heard_ns = True, tick.seq, self._clock.time_ns()
-            recorder.event = tick.events[-1] if tick.events else recorder.event
+            recorder.event = tick.events[-1].message if tick.events else recorder.event
             recorder.devices = {device.uuid: device for device in tick.devices}
             recorder.last_ns = max((s.time_ns for s in tick.samples), default=recorder.last_ns)
-            if any(device.uuid not in self._table for device in tick.devices):
-                self._table = self._table.merged(SampleTable.from_samples([], tick.devices))
+            self._devices.update(recorder.devices)
+            if any(event.kind == "clock_step" for event in tick.events):
+                self._compact()
+                self._table = self._until_now(self._table)
             new = [sample for sample in tick.samples if self._first_time(sample)]
             self._recent += new
+            if len(self._recent) > _LOOSE_SAMPLES + _LOOSE_BEATS * len(self._devices):
+                self._compact()
             return new
 
     def _refresh(self) -> list[Sample]:
@@ -138,14 +149,26 @@ class SaturationFeed:
             fresh = read_samples(self._telemetry)
             last = fresh.last_ns
             fresh = fresh if last is None else fresh.since(last - int(self.window_s * 1e9))
+        if any(event.kind == "clock_step" for event in read_events(self._telemetry)):
+            fresh = self._until_now(fresh)
         with self._lock:
             self._gap = False
             self._postpone()
             self._learn(fresh)
             new = [s for device in fresh.devices for s in fresh.samples(device) if self._first_time(s)]
+            self._devices.update({device.uuid: device for device in fresh.devices})
             self._table = self._table.merged(replace(fresh, segments=()))
             self._compact()
             return sorted(new, key=lambda sample: sample.time_ns)
+
+    def _until_now(self, table: SampleTable) -> SampleTable:
+        """A table without what was dated by a clock that was set back since: it would hide the present."""
+        last_ns = self._clock.time_ns() + _SKEW_NS
+        columns = {
+            uuid: {name: column[own["time_ns"] <= last_ns] for name, column in own.items()}
+            for uuid, own in (table.columns or {}).items()
+        }
+        return replace(table, columns=columns)
 
     def _learn(self, fresh: SampleTable) -> None:
         """Take from the segments what they say of their recorders; of each recorder the last one counts."""
@@ -177,9 +200,9 @@ class SaturationFeed:
 
     def _compact(self) -> None:
         """Move recent samples into the table and let go of what has left the window."""
-        if self._recent:
-            devices = self._table.devices
-            self._table = self._table.merged(SampleTable.from_samples(self._recent, devices))
+        if self._recent or len(self._table.devices) != len(self._devices):
+            fresh = SampleTable.from_samples(self._recent, self._devices.values())
+            self._table = self._table.merged(fresh)
             self._recent = []
         last = self._table.last_ns
         if last is not None:

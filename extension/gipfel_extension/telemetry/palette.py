@@ -1,0 +1,130 @@
+"""Colours of the figures, for a light and for a dark ground, and what every layout shares.
+
+Beside each colour stands a word, a dash or a hatching: nobody needs to tell two colours apart.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+#: What a resource or a loss is drawn with: light, dark, and the hatching of its area.
+AREAS: Mapping[str, tuple[str, str, str]] = {
+    "compute": ("#d55e00", "#f28e2b", ""),
+    "memory": ("#009e73", "#2fd0a0", ""),
+    "interconnect": ("#0072b2", "#56b4e9", ""),
+    "idle": ("#b8bec4", "#59616a", ""),
+    "input": ("#e6ab02", "#c99a1c", "/"),
+    "launch": ("#cc79a7", "#b0688f", "\\"),
+    "occupancy": ("#8da0cb", "#6f80a8", "x"),
+    "imbalance": ("#a6761d", "#8f6a2a", "-"),
+    "communication": ("#66c2d7", "#3c8799", "|"),
+    "checkpoint": ("#7570b3", "#7b76b8", "+"),
+    "capped": ("#d73027", "#b8433c", "."),
+}
+
+#: Lines of several devices in one plot: a colour for light, for dark, and a dash.
+DEVICES: tuple[tuple[str, str, str], ...] = tuple(
+    (light, dark, dash)
+    for dash in ("solid", "dot", "dash", "dashdot")
+    for light, dark in (
+        ("#0072b2", "#56b4e9"),
+        ("#d55e00", "#f28e2b"),
+        ("#009e73", "#2fd0a0"),
+        ("#aa4499", "#e5a3c8"),
+    )
+)
+
+#: From nothing to everything, pale to strong on either ground.
+HEAT: Mapping[bool, list[list[Any]]] = {
+    False: [[0.0, "#eef2f6"], [0.25, "#bcd6ea"], [0.5, "#6aaed6"], [0.75, "#2474b5"], [1.0, "#08306b"]],
+    True: [[0.0, "#222c36"], [0.25, "#1f4e79"], [0.5, "#2f83bd"], [0.75, "#6cc0e8"], [1.0, "#e2f6ff"]],
+}
+WARNING = {False: "#a04000", True: "#ffb454"}
+MARK = {False: "#8a1c7c", True: "#e39ad8"}
+
+
+def ink(*, dark: bool) -> str:
+    """The colour of text."""
+    return "#e0e0e0" if dark else "#303030"
+
+
+def grid(*, dark: bool) -> str:
+    """The colour of lines that only guide the eye."""
+    return "#4a4a4a" if dark else "#dedede"
+
+
+def area(name: str, *, dark: bool) -> str:
+    """The colour of a resource or a loss."""
+    light_one, dark_one, _ = AREAS[name]
+    return dark_one if dark else light_one
+
+
+def clear_layout(title: str, height: int, *, dark: bool, top: int = 30, bottom: int = 30) -> dict[str, Any]:
+    """A layout without axes: a title on top, no ground of its own, margins that a narrow panel can spare."""
+    return {
+        "title": {
+            "text": title,
+            "x": 0.0,
+            "xref": "paper",
+            "xanchor": "left",
+            "y": 1.0,
+            "yref": "container",
+            "yanchor": "top",
+            "pad": {"t": 6},
+            "font": {"size": 13},
+        },
+        "font": {"size": 11, "color": ink(dark=dark)},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "margin": {"l": 44, "r": 10, "t": top, "b": bottom},
+        "height": height,
+        "autosize": True,
+        "annotations": [],
+        "shapes": [],
+        "uirevision": "gipfel",
+    }
+
+
+def time_axis(*, dark: bool, labels: bool = True) -> dict[str, Any]:
+    """An axis of UTC in milliseconds since the epoch."""
+    axis: dict[str, Any] = {
+        "type": "date",
+        "showticklabels": labels,
+        "tickformat": "%H:%M:%S",
+        "hoverformat": "%H:%M:%S UTC",
+        "nticks": 4,
+        "gridcolor": grid(dark=dark),
+        "zeroline": False,
+    }
+    if labels:
+        axis["title"] = {"text": "UTC", "standoff": 2, "font": {"size": 10}}
+    return axis
+
+
+def simulated_mark(*, dark: bool, inside: bool = False) -> dict[str, Any]:
+    """The word that stands in every figure of made-up values, right above the plots or `inside` the paper."""
+    return {
+        "text": "simulated",
+        "xref": "paper",
+        "yref": "paper",
+        "x": 1.0,
+        "y": 1.0,
+        "xanchor": "right",
+        "yanchor": "top" if inside else "bottom",
+        "showarrow": False,
+        "font": {"size": 12, "color": WARNING[dark]},
+        "name": "simulated",
+    }
+
+
+def nothing(text: str, *, dark: bool) -> dict[str, Any]:
+    """What a layout shows where there is nothing to draw."""
+    note = {
+        "text": text,
+        "xref": "paper",
+        "yref": "paper",
+        "x": 0.5,
+        "y": 0.5,
+        "showarrow": False,
+        "font": {"color": ink(dark=dark)},
+    }
+    return {"annotations": [note], "xaxis": {"visible": False}, "yaxis": {"visible": False}}

@@ -1,0 +1,148 @@
+"""Plots one below the other on one time axis: what most figures of a run are."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .palette import clear_layout, grid, nothing, simulated_mark, time_axis
+
+_TITLE_PIXELS = 30
+_BOTTOM_PIXELS = 40
+_HEAD_PIXELS = 21
+_LEGEND_PIXELS = 19
+#: In a narrow panel a line of the legend holds two names.
+_NAMES = 2
+_MOST_LINES = 3
+_PLOT_PIXELS = 68
+
+
+@dataclass(frozen=True)
+class Plot:
+    """One plot of a stack.
+
+    Parameters
+    ----------
+    title
+        Left above the plot, with the unit.
+    traces
+        Plotly's, without axes and legend.
+    percent
+        The axis ends at 100 %.
+    legend
+        Whether its traces are named above it; a trace with ``showlegend`` False isn't.
+    """
+
+    title: str
+    traces: tuple[dict[str, Any], ...]
+    percent: bool = False
+    legend: bool = True
+    pixels: int = _PLOT_PIXELS
+
+    @property
+    def names(self) -> int:
+        """Pixels of the legend above the plot."""
+        named = sum(trace.get("showlegend", True) for trace in self.traces)
+        return _LEGEND_PIXELS * min(_MOST_LINES, -(-named // _NAMES)) if self.legend else 0
+
+    @property
+    def head(self) -> int:
+        """Pixels above the plot."""
+        return _HEAD_PIXELS + self.names
+
+
+def stacked(
+    plots: Sequence[Plot],
+    *,
+    title: str,
+    span_ms: tuple[int, int] | None,
+    dark: bool,
+    simulated: bool = False,
+    empty: str = "No samples yet. The recorder starts with the job.",
+) -> dict[str, Any]:
+    """A figure of plots; `span_ms` is what the time axis shows, in UTC milliseconds."""
+    if not plots:
+        layout = clear_layout(title, 140, dark=dark) | nothing(empty, dark=dark)
+        return {"data": [], "layout": layout}
+    inner = sum(plot.head + plot.pixels for plot in plots)
+    top = _TITLE_PIXELS if title else 4
+    layout = clear_layout(title, inner + top + _BOTTOM_PIXELS, dark=dark, top=top, bottom=_BOTTOM_PIXELS)
+    layout["hovermode"] = "x unified"
+    data = []
+    above = 0
+    for number, plot in enumerate(plots, start=1):
+        above += plot.head
+        domain = [round(1 - (above + plot.pixels) / inner, 6), round(1 - above / inner, 6)]
+        above += plot.pixels
+        domain[0] = max(0.0, domain[0])
+        layout |= _axes(number, len(plots), domain, plot, dark=dark)
+        layout["annotations"].append(_heading(number, plot))
+        if plot.legend:
+            layout[f"legend{number if number > 1 else ''}"] = _legend(domain[1])
+        data += [_placed(trace, number, legend=plot.legend) for trace in plot.traces]
+        if span_ms:
+            layout[f"xaxis{number if number > 1 else ''}"]["range"] = list(span_ms)
+    if simulated:
+        layout["annotations"].append(simulated_mark(dark=dark, inside=True))
+    layout["showlegend"] = any(plot.legend for plot in plots)
+    layout["meta"] = {"simulated": simulated, "window_s": (span_ms[1] - span_ms[0]) / 1000 if span_ms else 0}
+    return {"data": data, "layout": layout}
+
+
+def _placed(trace: dict[str, Any], number: int, *, legend: bool) -> dict[str, Any]:
+    axis = str(number) if number > 1 else ""
+    return {
+        "showlegend": legend,
+        **trace,
+        "xaxis": f"x{axis}",
+        "yaxis": f"y{axis}",
+        "legend": f"legend{axis}" if legend else "legend",
+    }
+
+
+def _axes(number: int, count: int, domain: list[float], plot: Plot, *, dark: bool) -> dict[str, Any]:
+    axis = str(number) if number > 1 else ""
+    x = {**time_axis(dark=dark, labels=number == count), "anchor": f"y{axis}", "domain": [0.0, 1.0]}
+    if number > 1:
+        x["matches"] = "x"
+    y: dict[str, Any] = {
+        "anchor": f"x{axis}",
+        "domain": domain,
+        "gridcolor": grid(dark=dark),
+        "zeroline": False,
+        "fixedrange": True,
+        "nticks": 3,
+        "rangemode": "tozero",
+    }
+    if plot.percent:
+        y |= {"range": [0, 104], "tickvals": [0, 50, 100], "ticktext": ["0", "50", "100 %"]}
+    return {f"xaxis{axis}": x, f"yaxis{axis}": y}
+
+
+def _heading(number: int, plot: Plot) -> dict[str, Any]:
+    axis = str(number) if number > 1 else ""
+    return {
+        "text": plot.title,
+        "xref": "paper",
+        "yref": f"y{axis} domain",
+        "x": 0.0,
+        "y": 1.0,
+        "yshift": plot.names + 1,
+        "xanchor": "left",
+        "yanchor": "bottom",
+        "showarrow": False,
+        "font": {"size": 11},
+    }
+
+
+def _legend(y: float) -> dict[str, Any]:
+    return {
+        "orientation": "h",
+        "x": 0.0,
+        "xanchor": "left",
+        "y": y,
+        "yref": "paper",
+        "yanchor": "bottom",
+        "tracegroupgap": 0,
+        "bgcolor": "rgba(0,0,0,0)",
+        "font": {"size": 10},
+    }

@@ -1,0 +1,118 @@
+"""The summaries of a folder's segments, with the segments' own samples where a summary says too little."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from .sample import METRICS, Device, SampleTable
+from .segment_files import SegmentFile
+from .segments import read_segment
+from .summary_files import Summary, read_summary, summary_path
+
+#: A summary whose last change is so much older than its segment's was not written to the end.
+_STALE_NS = 30 * 10**9
+
+
+@dataclass(frozen=True)
+class SummaryParts:
+    """Summaries, and tables of the segments that have none."""
+
+    summaries: tuple[Summary, ...]
+    tables: tuple[SampleTable, ...]
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """All devices, each once."""
+        named = [device for summary in self.summaries for device in summary.provenance.devices]
+        named += [device for table in self.tables for device in table.devices]
+        return tuple({device.uuid: device for device in named}.values())
+
+    @property
+    def extra(self) -> tuple[str, ...]:
+        """Metrics that are no kind's own."""
+        own = {metric for names in METRICS.values() for metric in names}
+        named = (metric for summary in self.summaries for metric in summary.provenance.extra)
+        return tuple(dict.fromkeys(metric for metric in named if metric not in own))
+
+    @property
+    def interval(self) -> float:
+        """Seconds between two samples, 0 where nobody says."""
+        named = [summary.provenance.interval for summary in self.summaries]
+        named += [table.interval for table in self.tables]
+        return next((interval for interval in reversed(named) if interval > 0), 0.0)
+
+    @property
+    def source(self) -> str:
+        """Where the samples come from."""
+        named = [summary.provenance.source for summary in self.summaries]
+        named += [table.source for table in self.tables]
+        return ", ".join(dict.fromkeys(part for each in named for part in each.split(", ") if part))
+
+    def spans(self) -> list[tuple[int, int]]:
+        """First and last time of each part, UTC nanoseconds."""
+        found = [
+            (int(summary.start_ns.min()), int(summary.start_ns.max()) + summary.level * 10**9 - 1)
+            for summary in self.summaries
+            if len(summary.start_ns)
+        ]
+        times = (columns["time_ns"] for table in self.tables for columns in (table.columns or {}).values())
+        return found + [(int(each[0]), int(each[-1])) for each in times if len(each)]
+
+
+def read_parts(
+    files: Sequence[SegmentFile],
+    level: int,
+    *,
+    tail: int | None = None,
+    metrics: Sequence[str] | None = None,
+) -> SummaryParts:
+    """The summaries of one level of some segments.
+
+    Parameters
+    ----------
+    tail
+        A finer level that is read for what came after the last bucket of `level`.
+    metrics
+        What is wanted; None for all.
+    """
+    summaries: list[Summary] = []
+    tables: list[SampleTable] = []
+    for file in files:
+        found = _summary(file, level, metrics)
+        if found is None:
+            table = _samples(file.path)
+            if table is not None:
+                tables.append(table)
+            continue
+        summaries.append(found)
+        finer = None if tail is None else _summary(file, tail, metrics, last=level // tail + 1)
+        if finer is not None:
+            end = int(found.start_ns.max()) + level * 10**9
+            summaries.append(_after(finer, end))
+    return SummaryParts(tuple(summaries), tuple(tables))
+
+
+def _summary(
+    file: SegmentFile, level: int, metrics: Sequence[str] | None, *, last: int | None = None
+) -> Summary | None:
+    """A segment's summary; None where it holds no bucket, or ends long before its segment does."""
+    path = summary_path(file.stem, level)
+    try:
+        found = read_summary(path, last=last, metrics=metrics)
+        late = file.written_ns - path.stat().st_mtime_ns > level * 10**9 + _STALE_NS
+    except (OSError, ValueError):
+        return None
+    return None if late or not len(found.start_ns) else found
+
+
+def _samples(path: Path) -> SampleTable | None:
+    try:
+        return read_segment(path)
+    except OSError:
+        return None
+
+
+def _after(summary: Summary, time_ns: int) -> Summary:
+    kept = summary.start_ns >= time_ns
+    arrays = {name: getattr(summary, name)[kept] for name in ("start_ns", "mean", "low", "high", "count")}
+    return replace(summary, **arrays)

@@ -1,0 +1,30 @@
+"""Tables of simulated GPUs beside a host, for figures and views."""
+
+from gipfel_extension.telemetry.sample import HOST_METRICS, Device, Sample, SampleTable
+from gipfel_extension.telemetry.sources.synthetic import SyntheticSource
+
+START = 1_700_000_000 * 10**9
+HOST = Device("host:n1", "host", "n1", None, node="n1", scope="job cgroup")
+EMPTY = SampleTable(columns={})
+
+
+class SetClock:
+    now_ns = START
+
+    def time_ns(self) -> int:
+        return self.now_ns
+
+    def monotonic_ns(self) -> int:
+        return self.now_ns
+
+
+def simulated(seconds: int = 60) -> SampleTable:
+    """Four GPUs that train, and their host, a sample a second."""
+    clock = SetClock()
+    source = SyntheticSource("training", clock=clock)
+    samples = []
+    known = dict.fromkeys(HOST_METRICS) | {"CPU_UTIL": 0.25, "MEMORY_USED": 3e9, "MEMORY_TOTAL": 12e9}
+    for second in range(seconds):
+        clock.now_ns = START + second * 10**9
+        samples += [*source.read(), Sample(clock.now_ns, 0, HOST.uuid, known)]
+    return SampleTable.from_samples(samples, (*source.devices, HOST), interval=1.0)
