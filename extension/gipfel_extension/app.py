@@ -14,6 +14,7 @@ from .server.hub import hub_of
 from .server.leaving import Leaving, LeavingSettings
 from .server.telemetry import ServerTelemetry
 from .server.use import ServerUse
+from .server.vetting import ServerVetting
 
 
 class GipfelExtension(ExtensionApp):
@@ -72,6 +73,7 @@ class GipfelExtension(ExtensionApp):
             log=self.log,
         )
         self.settings["gipfel"] = self.telemetry
+        self.settings["gipfel_vetting"] = ServerVetting({})
         self.use = ServerUse(self.settings, self.telemetry)
         self.leaving = self.settings["gipfel_leaving"] = Leaving(
             settings=LeavingSettings(
@@ -118,4 +120,5 @@ class GipfelExtension(ExtensionApp):
         """End recorders and feed with the server."""
         if self._reporting is not None:
             self._reporting.cancel()
+        await self.settings["gipfel_vetting"].stop()
         await self.telemetry.stop()

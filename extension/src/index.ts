@@ -4,6 +4,7 @@ import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
+import { addBatch } from './batch/commands';
 import { addCommands, CommandIDs } from './commands';
 import { LeavingModel } from './leaving';
 import { plotlyRendererFactory } from './mime';
@@ -12,6 +13,8 @@ import { LeavingNotices } from './notices';
 import { GipfelPanel } from './panel';
 import { offerPlotly } from './plot';
 import { GipfelRequests } from './request';
+import { saturationSection } from './saturation/section';
+import { vettingSection } from './vetting/section';
 
 /** The sidebar panel and its commands. */
 const panel: JupyterFrontEndPlugin<void> = {
@@ -29,9 +32,14 @@ const panel: JupyterFrontEndPlugin<void> = {
   ) => {
     const trans = (translator ?? nullTranslator).load('gipfel');
     const model = new SaturationModel(new GipfelRequests(app.serviceManager.serverSettings));
-    const widget = new GipfelPanel(model, trans, () => {
-      void app.commands.execute(CommandIDs.openNotebook);
-    });
+    const sections = [
+      saturationSection(model, trans, () => {
+        void app.commands.execute(CommandIDs.openNotebook);
+      }),
+      vettingSection(app, trans),
+      addBatch(app, trans, palette)
+    ];
+    const widget = new GipfelPanel(model, sections, trans);
     addCommands(app, model, trans, palette);
     app.shell.add(widget, 'right', { rank: 700, type: 'Gipfel' });
     restorer?.add(widget, widget.id);
@@ -57,7 +65,7 @@ const mime: JupyterFrontEndPlugin<void> = {
 
 function followTheme(model: SaturationModel, themes: IThemeManager | null): void {
   const update = (): void => {
-    model.dark = themes?.theme ? !themes.isLight(themes.theme) : false;
+    model.shown.setDark(themes?.theme ? !themes.isLight(themes.theme) : false);
   };
   themes?.themeChanged.connect(update);
   update();
@@ -66,7 +74,7 @@ function followTheme(model: SaturationModel, themes: IThemeManager | null): void
 async function followSettings(model: SaturationModel, registry: ISettingRegistry | null): Promise<void> {
   const settings = await registry?.load(panel.id);
   const update = (): void => {
-    model.windowS = (settings?.composite.window as number | undefined) ?? 600;
+    model.shown.setWindow((settings?.composite.window as number | undefined) ?? 600);
     model.simulatedSource = (settings?.composite.simulatedSource as string | undefined) ?? 'training';
   };
   settings?.changed.connect(update);

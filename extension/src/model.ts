@@ -1,14 +1,30 @@
 import type { IDisposable } from '@lumino/disposable';
 import { Signal, type ISignal } from '@lumino/signaling';
 
-import type { GipfelRequests } from './request';
+import { DrawQueue } from './pace';
+import type { GipfelRequests, IStretchQuery } from './request';
+import { Shown } from './shown';
 import { SaturationStream } from './stream';
-import type { Connection, IFigure, IRunInfo, ISaturationStatus, StreamMessage, Traces } from './tokens';
+import type {
+  Connection,
+  Figures,
+  IDevice,
+  IFigure,
+  INews,
+  IRunEvent,
+  IRunInfo,
+  ISaturationStatus,
+  IScore,
+  StreamMessage
+} from './tokens';
 
-/** What the panel shows: the run, the status of its samples, the figure and its new points. */
+/** Several choices at once are one question. */
+const SETTLE_MS = 120;
+
+/** What the saturation section shows: a live window of this run, or a stretch of any. */
 export class SaturationModel implements IDisposable {
   constructor(readonly requests: GipfelRequests) {
-    const url = (): string => requests.streamUrl(this._windowS, this._dark);
+    const url = (): string => requests.streamUrl(this.shown.view());
     this._stream = new SaturationStream(url, address => new requests.settings.WebSocket(address));
     this._stream.received.connect((_, message) => {
       this._onMessage(message);
@@ -16,16 +32,35 @@ export class SaturationModel implements IDisposable {
     this._stream.connectionChanged.connect(() => {
       this._stateChanged.emit();
     });
+    this.shown.changed.connect(() => {
+      this._ask();
+    });
   }
 
-  /** Emitted when anything but the figure's points changed. */
+  /** What somebody chose to look at. */
+  readonly shown = new Shown();
+
+  /** Draws all plots of the page, one after the other. */
+  readonly queue = new DrawQueue();
+
+  /** Emitted when anything but the figures' points changed. */
   get stateChanged(): ISignal<this, void> {
     return this._stateChanged;
   }
 
-  /** Emitted with the new points of the figure. */
-  get samplesArrived(): ISignal<this, Traces> {
-    return this._samplesArrived;
+  /** Emitted when it is known anew what this server runs in. */
+  get runChanged(): ISignal<this, void> {
+    return this._runChanged;
+  }
+
+  /** Emitted with the names of the figures that are new. */
+  get figuresChanged(): ISignal<this, readonly string[]> {
+    return this._figuresChanged;
+  }
+
+  /** Emitted with what came in for the figures. */
+  get newsArrived(): ISignal<this, INews> {
+    return this._newsArrived;
   }
 
   get run(): IRunInfo | null {
@@ -36,12 +71,26 @@ export class SaturationModel implements IDisposable {
     return this._status;
   }
 
-  get figure(): IFigure | null {
-    return this._figure;
+  /** The score of what is shown; null while nobody knows it. */
+  get score(): IScore | null {
+    return this._score;
+  }
+
+  get events(): readonly IRunEvent[] {
+    return this._events;
+  }
+
+  get paused(): boolean {
+    return this._paused;
   }
 
   get connection(): Connection {
     return this._stream.connection;
+  }
+
+  /** When the newest samples arrived, on this page's clock. */
+  get heardMs(): number {
+    return this._heardMs;
   }
 
   /** What went wrong with the last thing that the user asked for; empty when nothing did. */
@@ -49,41 +98,56 @@ export class SaturationModel implements IDisposable {
     return this._problem;
   }
 
-  /** True while the simulated source is being started or stopped. */
+  /** True while the server is asked for what the user wants. */
   get busy(): boolean {
-    return this._busy;
+    return this._busy > 0;
   }
 
   get isDisposed(): boolean {
     return this._stream.isDisposed;
   }
 
-  /** Set the time span in seconds. */
-  set windowS(value: number) {
-    this._configure(value, this._dark);
-  }
-
-  /** Set whether the figure is drawn for a dark page. */
-  set dark(value: boolean) {
-    this._configure(this._windowS, value);
-  }
-
   /** The simulated source's name, as the recorder knows it. */
   simulatedSource = 'training';
+
+  /** A figure by its name. */
+  figure(name: string): IFigure | null {
+    return this._figures[name] ?? null;
+  }
+
+  /** What is shown, as the server's other routes are asked for it. */
+  query(): IStretchQuery {
+    const now = this._newestMs();
+    const { runName, span, windowS } = this.shown;
+    const since = runName === '' && now ? now - 1000 * windowS : null;
+    return { run: runName, sinceMs: span?.sinceMs ?? since, untilMs: span?.untilMs ?? null };
+  }
 
   /** Stream while somebody looks, rest while nobody does. */
   setVisible(visible: boolean): void {
     if (!visible) {
       this._stream.pause();
-    } else if (this._stream.connection === 'paused') {
+    } else if (this._stream.connection === 'paused' && !this._paused) {
       this.reconnect();
     }
   }
 
   /** Ask for everything anew. */
   reconnect(): void {
+    this._paused = false;
     this._stream.connect();
-    void this._refreshRun();
+    void this.refreshRun();
+  }
+
+  /** Stand still, or go on with what is there then. */
+  pause(paused: boolean): void {
+    this._paused = paused;
+    if (paused) {
+      this._stream.pause();
+      this._stateChanged.emit();
+    } else {
+      this.reconnect();
+    }
   }
 
   startSimulation(): Promise<void> {
@@ -96,7 +160,7 @@ export class SaturationModel implements IDisposable {
 
   /** Do what the user asked for, and keep what went wrong for the panel to show. */
   async attempt(action: () => Promise<unknown>): Promise<void> {
-    this._busy = true;
+    this._busy += 1;
     this._problem = '';
     this._stateChanged.emit();
     try {
@@ -104,67 +168,121 @@ export class SaturationModel implements IDisposable {
     } catch (error) {
       this._problem = error instanceof Error ? error.message : String(error);
     } finally {
-      this._busy = false;
+      this._busy -= 1;
       this._stateChanged.emit();
     }
   }
 
   dispose(): void {
+    window.clearTimeout(this._asking);
     this._stream.dispose();
     Signal.clearData(this);
   }
 
-  private _configure(windowS: number, dark: boolean): void {
-    if (windowS === this._windowS && dark === this._dark) {
-      return;
-    }
-    this._windowS = windowS;
-    this._dark = dark;
-    if (this._stream.connection !== 'paused') {
-      this._stream.connect();
-    }
-  }
-
   /** Read again what this server runs in. */
-  refreshRun(): Promise<void> {
-    return this._refreshRun();
-  }
-
-  private async _refreshRun(): Promise<void> {
+  async refreshRun(): Promise<void> {
     try {
       this._run = await this.requests.run();
-      this._stateChanged.emit();
     } catch {
       // The stream's own state says that the server does not answer.
       this._run = null;
     }
+    this._runChanged.emit();
+  }
+
+  /** Ask for what is to be shown now, once several choices have settled. */
+  private _ask(): void {
+    if (this._runShown !== this.shown.runName) {
+      this._runShown = this.shown.runName;
+      this._score = null;
+      this._events = [];
+    }
+    this._stateChanged.emit();
+    window.clearTimeout(this._asking);
+    this._asking = window.setTimeout(() => {
+      if (this.shown.live) {
+        const view = this.shown.view();
+        this._stream.send({ type: 'view', ...view, gpus: [...view.gpus] });
+      } else {
+        void this.attempt(() => this._readStretch());
+      }
+    }, SETTLE_MS);
+  }
+
+  private async _readStretch(): Promise<void> {
+    const asked = ++this._asked;
+    const query = this.query();
+    const scored = this.requests.score(query);
+    // It is waited for below; until then its failure is nobody's.
+    scored.catch(() => undefined);
+    const current = (): boolean => asked === this._asked && !this.shown.live;
+    const found = await this.requests.stretch(query, this.shown.view());
+    // Whoever chose something else meanwhile gets that.
+    if (current()) {
+      this._events = found.events;
+      this._takeFigures(found.figures, found.devices, true);
+      const score = await scored;
+      if (current()) {
+        this._score = score;
+      }
+    }
   }
 
   private _onMessage(message: StreamMessage): void {
+    if (message.type === 'score') {
+      if (this.shown.live) {
+        this._score = message.document;
+        this._events = message.events;
+        this._stateChanged.emit();
+      }
+      return;
+    }
     const before = this._status;
     this._status = message.status;
     if (message.type === 'samples') {
-      this._samplesArrived.emit(message.traces);
+      this._heardMs = Date.now();
+      if (this.shown.live) {
+        this._newsArrived.emit(message);
+      }
     }
-    if (message.type === 'figure') {
-      this._figure = message.figure;
-      void this._refreshRun();
-    }
-    if (message.type === 'figure' || !same(before, message.status)) {
+    if (message.type === 'figures' && this.shown.live) {
+      this._takeFigures(message.figures, message.gpus, message.whole);
+      if (message.whole) {
+        void this.refreshRun();
+      }
+    } else if (!same(before, message.status)) {
       this._stateChanged.emit();
     }
   }
 
+  private _takeFigures(figures: Figures, devices: readonly IDevice[], whole: boolean): void {
+    this._figures = whole ? figures : { ...this._figures, ...figures };
+    this.shown.setDevices(devices);
+    this._stateChanged.emit();
+    this._figuresChanged.emit(Object.keys(figures));
+  }
+
+  private _newestMs(): number {
+    return (this._status?.last_ns ?? 0) / 1e6;
+  }
+
   private readonly _stateChanged = new Signal<this, void>(this);
-  private readonly _samplesArrived = new Signal<this, Traces>(this);
+  private readonly _runChanged = new Signal<this, void>(this);
+  private readonly _figuresChanged = new Signal<this, readonly string[]>(this);
+  private readonly _newsArrived = new Signal<this, INews>(this);
   private readonly _stream: SaturationStream;
   private _run: IRunInfo | null = null;
   private _status: ISaturationStatus | null = null;
-  private _figure: IFigure | null = null;
-  private _windowS = 600;
-  private _dark = false;
-  private _busy = false;
+  private _score: IScore | null = null;
+  private _events: readonly IRunEvent[] = [];
+  private _figures: Figures = {};
+  private _runShown = '';
+  private _paused = false;
+  private _heardMs = 0;
+  private _busy = 0;
   private _problem = '';
+  private _asking = 0;
+  private _asked = 0;
 }
 
 /** Whether two statuses look the same on the screen. */

@@ -1,19 +1,20 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { ReactWidget, UseSignal } from '@jupyterlab/ui-components';
 import type { Message } from '@lumino/messaging';
+import { Signal } from '@lumino/signaling';
 import * as React from 'react';
 
 import { Header } from './header';
 import { mountainIcon } from './icon';
 import type { SaturationModel } from './model';
-import { Saturation } from './saturation';
+import { Section, type ISection } from './section';
 
-/** The sidebar: where the server runs, and how saturated its GPUs and host are. */
+/** The sidebar: where the server runs, and below it one section for each subject. */
 export class GipfelPanel extends ReactWidget {
   constructor(
     private readonly model: SaturationModel,
-    private readonly trans: TranslationBundle,
-    private readonly openNotebook: () => void
+    private readonly sections: readonly ISection[],
+    private readonly trans: TranslationBundle
   ) {
     super();
     this.id = 'gipfel-panel';
@@ -25,7 +26,9 @@ export class GipfelPanel extends ReactWidget {
 
   override dispose(): void {
     document.removeEventListener('visibilitychange', this._onVisibility);
-    this.model.setVisible(false);
+    for (const section of this.sections) {
+      section.setVisible?.(false);
+    }
     super.dispose();
   }
 
@@ -46,32 +49,31 @@ export class GipfelPanel extends ReactWidget {
 
   protected override render(): React.JSX.Element {
     return (
-      <UseSignal signal={this.model.stateChanged}>
-        {(): React.JSX.Element => (
-          <>
-            <Header run={this.model.run} trans={this.trans} />
-            <Saturation
-              status={this.model.status}
-              figure={this.model.figure}
-              connection={this.model.connection}
-              samplesArrived={this.model.samplesArrived}
-              busy={this.model.busy}
-              problem={this.model.problem}
-              trans={this.trans}
-              onSimulate={() => void this.model.startSimulation()}
-              onStop={() => void this.model.stopSimulation()}
-              onReconnect={() => {
-                this.model.reconnect();
-              }}
-              onNotebook={this.openNotebook}
-            />
-          </>
-        )}
-      </UseSignal>
+      <>
+        <UseSignal signal={this.model.runChanged}>
+          {(): React.JSX.Element => <Header run={this.model.run} trans={this.trans} />}
+        </UseSignal>
+        <UseSignal signal={this._visibleChanged}>
+          {(): React.JSX.Element => (
+            <>
+              {this.sections.map(section => (
+                <Section key={section.id} section={section} visible={this._visible} />
+              ))}
+            </>
+          )}
+        </UseSignal>
+      </>
     );
   }
 
   private readonly _onVisibility = (): void => {
-    this.model.setVisible(this.isVisible && document.visibilityState === 'visible');
+    const visible = this.isVisible && document.visibilityState === 'visible';
+    if (visible !== this._visible) {
+      this._visible = visible;
+      this._visibleChanged.emit(visible);
+    }
   };
+
+  private readonly _visibleChanged = new Signal<this, boolean>(this);
+  private _visible = false;
 }

@@ -1,6 +1,8 @@
 import type { PartialJSONObject } from '@lumino/coreutils';
 
-import type { IFigure, IPlotly, IPlotlyNode, Traces } from './tokens';
+import { themed } from './theme';
+import type { IFigure, INews, IPlotly, IPlotlyNode } from './tokens';
+import { extendHeat, extendLines, newestOf, type ITrace } from './traces';
 
 let loading: Promise<IPlotly> | null = null;
 
@@ -22,13 +24,6 @@ export function offerPlotly(): void {
   Object.defineProperty(globalThis, Symbol.for('gipfel.plotly'), { value: loadPlotly, configurable: true });
 }
 
-/** A line of a figure, as far as it is extended here. */
-interface ITrace extends PartialJSONObject {
-  uid: string;
-  x: number[];
-  y: (number | null)[];
-}
-
 /** A few points across the whole width would look like more than they are. */
 const SHORTEST_SPAN_MS = 60_000;
 
@@ -36,59 +31,86 @@ const CONFIG = {
   displaylogo: false,
   // Back to the moving window rather than to where it was when the figure was drawn.
   doubleClick: 'autosize',
-  modeBarButtons: [['toImage', 'autoScale2d']]
+  modeBarButtons: [['zoom2d', 'pan2d', 'autoScale2d', 'toImage']]
 };
 
-/** A figure in a node: drawn once, then extended point by point, each step after the one before it. */
+/** A stretch of time that is set off, UTC in milliseconds. */
+export interface ISpan {
+  readonly sinceMs: number;
+  readonly untilMs: number;
+}
+
+/** What a figure tells about the person in front of it. */
+export interface IFigureListener {
+  /** The time axis was zoomed or moved; null asks for the moving window again. */
+  onZoom?(span: ISpan | null): void;
+  /** A row of the heat map was chosen. */
+  onRow?(row: number): void;
+}
+
+/** A figure in a node: given once, then extended; drawn when its owner says so. */
 export class FigureView {
-  constructor(private readonly node: HTMLElement) {
+  constructor(
+    private readonly node: HTMLElement,
+    private readonly listener: IFigureListener = {}
+  ) {
     this._observer = new ResizeObserver(() => {
-      void this._enqueue(plotly => this._fit(plotly));
+      void this._fit();
     });
     this._observer.observe(node);
   }
 
-  /** Draw the figure; a zoomed time axis stays, and lines that were hidden stay hidden. */
-  async draw(figure: IFigure): Promise<void> {
-    const plotly = await loadPlotly();
-    this._plotly = plotly;
-    await this._enqueue(async () => {
-      const first = this._layout === null;
-      // plotly.js writes into what it is given.
-      const { data, layout, config } = structuredClone(figure);
-      this._traces = data as ITrace[];
-      this._byUid = new Map(this._traces.map(trace => [trace.uid, trace]));
-      for (const trace of this._traces) {
-        // plotly.js makes a CSS selector of it when the trace goes, and throws where it is none.
-        trace.uid = trace.uid.replace(/[^\w-]/g, '_');
-      }
-      this._layout = themed(layout, this.node);
-      this._config = { ...CONFIG, ...config };
-      this._setRange();
-      await this._react(plotly);
-      if (first) {
-        this._followZoom();
-      }
-      await this._fit(plotly);
-    });
+  /** Take a figure in; it is drawn with the next `draw`. */
+  set(figure: IFigure): void {
+    // plotly.js writes into what it is given.
+    const { data, layout, config } = structuredClone(figure);
+    this._traces = data as ITrace[];
+    this._byUid = new Map(this._traces.map(trace => [trace.uid, trace]));
+    for (const trace of this._traces) {
+      // plotly.js makes a CSS selector of it when the trace goes, and throws where it is none.
+      trace.uid = trace.uid.replace(/[^\w-]/g, '_');
+    }
+    this._given = layout;
+    this._config = { ...CONFIG, ...config };
+    this._moves = false;
   }
 
-  /** Append points to the traces that have these uids, and move the time axis on. */
-  extend(points: Traces): Promise<void> {
-    return this._enqueue(async plotly => {
-      for (const [uid, added] of Object.entries(points)) {
-        this._byUid.get(uid)?.x.push(...added.x);
-        this._byUid.get(uid)?.y.push(...added.y);
-      }
-      const first = this._newest() - this._windowMs();
-      for (const trace of this._traces) {
-        const old = trace.x.findIndex(x => x >= first);
-        trace.x.splice(0, Math.max(0, old));
-        trace.y.splice(0, Math.max(0, old));
-      }
-      this._setRange();
-      await this._react(plotly);
-    });
+  /** Add what came in to the traces of these uids; whether there was anything for this figure. */
+  extend(news: INews): boolean {
+    if (!this._given) {
+      return false;
+    }
+    let changed = news.traces ? extendLines(this._byUid, news.traces) : false;
+    const heat = this._traces.find(trace => trace.type === 'heatmap');
+    if (heat && news.cells) {
+      changed = extendHeat(heat, news.cells, this._windowMs()) || changed;
+    }
+    this._moves ||= changed;
+    return changed;
+  }
+
+  /** Set off a stretch of time, or none. */
+  mark(span: ISpan | null): void {
+    this._span = span;
+  }
+
+  /** Draw what there is. */
+  async draw(): Promise<void> {
+    const plotly = await loadPlotly();
+    if (this._disposed || !this._given) {
+      return;
+    }
+    const first = this._plotly === null;
+    this._plotly = plotly;
+    const layout = themed(this._given, this.node);
+    this._setRange(layout);
+    this._setMark(layout);
+    // The arrays are the same objects as before; only this says that they changed.
+    layout.datarevision = ++this._revision;
+    await plotly.react(this.node, this._traces, layout, this._config);
+    if (first) {
+      this._listen();
+    }
   }
 
   /** Give back what plotly.js holds for the node. */
@@ -98,118 +120,97 @@ export class FigureView {
     this._plotly?.purge(this.node);
   }
 
-  private async _react(plotly: IPlotly): Promise<void> {
-    // The arrays are the same objects as before; only this says that they changed.
-    this._layout = { ...this._layout, datarevision: ++this._revision };
-    await plotly.react(this.node, this._traces, this._layout, this._config);
-  }
-
-  /** Where the user zoomed to, else the window, or the part of it that has been recorded so far. */
-  private _setRange(): void {
-    const newest = this._newest();
-    if (newest === -Infinity) {
+  /** Once it moves, the axis ends at the newest point; before that it is as the server drew it. */
+  private _setRange(layout: PartialJSONObject): void {
+    const newest = newestOf(this._traces);
+    if (!this._moves || newest === -Infinity) {
       return;
     }
-    const oldest = Math.min(...this._traces.map(trace => trace.x[0] ?? Infinity));
-    const from = Math.min(newest - SHORTEST_SPAN_MS, Math.max(newest - this._windowMs(), oldest));
-    const range = this._zoom ?? [from, newest];
-    for (const [key, axis] of Object.entries(this._layout ?? {})) {
+    const from = newest - Math.max(SHORTEST_SPAN_MS, this._windowMs());
+    const oldest = Math.min(...this._traces.map(trace => trace.x?.[0] ?? trace.x0 ?? Infinity));
+    const range = [Math.max(from, Math.min(oldest, newest - SHORTEST_SPAN_MS)), newest];
+    for (const trace of this._traces) {
+      const old = trace.x?.findIndex(x => x >= from) ?? 0;
+      trace.x?.splice(0, Math.max(0, old));
+      trace.y?.splice(0, Math.max(0, old));
+    }
+    for (const [key, axis] of Object.entries(layout)) {
       if (/^xaxis\d*$/.test(key)) {
         Object.assign(axis as object, { range: [...range], autorange: false });
       }
     }
   }
 
-  private _newest(): number {
-    return Math.max(...this._traces.map(trace => trace.x[trace.x.length - 1] ?? -Infinity));
+  private _setMark(layout: PartialJSONObject): void {
+    if (!this._span) {
+      return;
+    }
+    const colour = getComputedStyle(this.node).getPropertyValue('--jp-brand-color1').trim();
+    const shape = {
+      type: 'rect',
+      xref: 'x',
+      yref: 'paper',
+      x0: this._span.sinceMs,
+      x1: this._span.untilMs,
+      y0: 0,
+      y1: 1,
+      line: { width: 1, dash: 'dash', color: colour },
+      fillcolor: colour,
+      opacity: 0.16,
+      layer: 'below'
+    };
+    layout.shapes = [...((layout.shapes as PartialJSONObject[] | undefined) ?? []), shape];
   }
 
   private _windowMs(): number {
-    const meta = this._layout?.meta as { window_s?: number } | undefined;
-    return 1000 * (meta?.window_s ?? 600);
+    const meta = this._given?.meta as { window_s?: number } | undefined;
+    if (meta?.window_s) {
+      return 1000 * meta.window_s;
+    }
+    const [from, to] = (this._given?.xaxis as { range?: number[] } | undefined)?.range ?? [];
+    return from !== undefined && to !== undefined ? to - from : 600_000;
   }
 
-  private _followZoom(): void {
-    (this.node as IPlotlyNode).on('plotly_relayout', event => {
+  private _listen(): void {
+    const node = this.node as IPlotlyNode;
+    node.on('plotly_relayout', event => {
       const [from, to] = ['0', '1'].map(
         end =>
           Object.entries(event).find(([key]) => new RegExp(`^xaxis\\d*\\.range\\[${end}\\]$`).test(key))?.[1]
       );
       if (from !== undefined && to !== undefined) {
-        this._zoom = [from, to];
+        this.listener.onZoom?.({ sinceMs: utcMs(from), untilMs: utcMs(to) });
       } else if (Object.keys(event).some(key => /^xaxis\d*\.autorange$/.test(key))) {
-        this._zoom = null;
+        this.listener.onZoom?.(null);
+      }
+    });
+    node.on('plotly_click', click => {
+      const row = click.points[0]?.pointNumber?.[0];
+      if (row !== undefined) {
+        this.listener.onRow?.(row);
       }
     });
   }
 
-  private async _fit(plotly: IPlotly): Promise<void> {
-    if (this.node.clientWidth > 0 && this._layout) {
-      await plotly.Plots.resize(this.node);
+  private async _fit(): Promise<void> {
+    if (this._plotly && !this._disposed && this.node.clientWidth > 0) {
+      await this._plotly.Plots.resize(this.node);
     }
-  }
-
-  private _enqueue(step: (plotly: IPlotly) => Promise<void>): Promise<void> {
-    const run = async (): Promise<void> => {
-      if (this._plotly && !this._disposed) {
-        await step(this._plotly);
-      }
-    };
-    const next = this._last.then(run);
-    // One step that failed must not keep the later ones from running.
-    this._last = next.catch(() => undefined);
-    return next;
   }
 
   private readonly _observer: ResizeObserver;
   private _plotly: IPlotly | null = null;
   private _traces: ITrace[] = [];
   private _byUid = new Map<string, ITrace>();
-  private _layout: PartialJSONObject | null = null;
+  private _given: PartialJSONObject | null = null;
   private _config: PartialJSONObject = CONFIG;
-  private _zoom: [unknown, unknown] | null = null;
+  private _span: ISpan | null = null;
+  private _moves = false;
   private _revision = 0;
-  private _last: Promise<void> = Promise.resolve();
   private _disposed = false;
 }
 
-/** The layout with background, text and lines of the page's theme. */
-function themed(layout: PartialJSONObject, node: HTMLElement): PartialJSONObject {
-  const style = getComputedStyle(node);
-  const colour = (name: string): string => style.getPropertyValue(name).trim();
-  const result: PartialJSONObject = {
-    ...layout,
-    autosize: true,
-    // The figure's own top margin has room for two lines of legend; plotly.js would reserve it a second time.
-    margin: { ...(layout.margin as PartialJSONObject | undefined), autoexpand: false },
-    hoverlabel: {
-      bgcolor: colour('--jp-layout-color1'),
-      bordercolor: colour('--jp-border-color1'),
-      font: { color: colour('--jp-ui-font-color1') }
-    },
-    modebar: {
-      bgcolor: 'rgba(0,0,0,0)',
-      color: colour('--jp-ui-font-color2'),
-      activecolor: colour('--jp-brand-color1')
-    },
-    paper_bgcolor: 'rgba(0,0,0,0)',
-    plot_bgcolor: 'rgba(0,0,0,0)',
-    font: {
-      ...(layout.font as PartialJSONObject | undefined),
-      color: colour('--jp-ui-font-color1'),
-      family: colour('--jp-ui-font-family')
-    }
-  };
-  delete result.width;
-  for (const [key, value] of Object.entries(layout)) {
-    if (/^[xy]axis\d*$/.test(key)) {
-      result[key] = {
-        ...(value as PartialJSONObject),
-        gridcolor: colour('--jp-border-color2'),
-        linecolor: colour('--jp-border-color1'),
-        zerolinecolor: colour('--jp-border-color2')
-      };
-    }
-  }
-  return result;
+/** A time of plotly.js, which is a number or a text without a zone, in milliseconds since the epoch. */
+function utcMs(time: unknown): number {
+  return typeof time === 'number' ? time : Date.parse(`${String(time).replace(' ', 'T')}Z`);
 }

@@ -1,3 +1,4 @@
+import type { JSONObject } from '@lumino/coreutils';
 import type { IDisposable } from '@lumino/disposable';
 import { Signal, type ISignal } from '@lumino/signaling';
 
@@ -46,6 +47,13 @@ export class SaturationStream implements IDisposable {
     socket.onclose = (): void => {
       this._retry();
     };
+  }
+
+  /** Say something; nobody hears it while there is no connection. */
+  send(message: JSONObject): void {
+    if (this._socket?.readyState === WebSocket.OPEN) {
+      this._socket.send(JSON.stringify(message));
+    }
   }
 
   /** Close the connection until `connect` is called. */

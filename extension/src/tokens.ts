@@ -20,6 +20,7 @@ export interface IDevice {
   readonly kind: 'gpu' | 'host';
   readonly name: string;
   readonly index: number | null;
+  readonly node: string;
 }
 
 /** What this notebook server runs in. */
@@ -65,10 +66,131 @@ export interface IPoints {
 /** New points by the `uid` of their trace. */
 export type Traces = Readonly<Record<string, IPoints>>;
 
+/** New values of the heat map: row, UTC milliseconds, value in the figure's unit; of the same length. */
+export interface ICells {
+  readonly row: readonly number[];
+  readonly x: readonly number[];
+  readonly y: readonly number[];
+}
+
+/** What came in since the last message. */
+export interface INews {
+  readonly traces?: Traces;
+  readonly cells?: ICells;
+}
+
+/** What a page looks at; the server answers with figures. */
+export interface IView {
+  readonly window: number;
+  readonly dark: boolean;
+  /** The heat map's metric. */
+  readonly metric: string;
+  /** UUIDs of the GPUs that are shown one by one. */
+  readonly gpus: readonly string[];
+}
+
+/** Figures by name: `job`, `host`, `heat`, `gpu/<uuid>`. */
+export type Figures = Readonly<Record<string, IFigure>>;
+
+/** The stretch of a device's samples that shows why something is advised; times in UTC nanoseconds. */
+export interface IEvidence {
+  readonly device: string;
+  readonly metrics: readonly string[];
+  readonly start_ns: number;
+  readonly end_ns: number;
+}
+
+/** One piece of advice. */
+export interface IAdvice {
+  readonly rule: string;
+  readonly sentence: string;
+  readonly action: string;
+  readonly gain: number;
+  readonly expect: string;
+  readonly knob: { readonly name: string; readonly link: string };
+  readonly evidence: readonly IEvidence[];
+}
+
+/** A score as `gipfel score --json` gives it; numbers that nobody knows are null. */
+export interface IScore {
+  readonly score: number | null;
+  readonly bottleneck: string | null;
+  readonly binding: Readonly<Record<string, number | null>>;
+  readonly losses: Readonly<Record<string, number | null>>;
+  readonly advice: readonly IAdvice[];
+  readonly confidence: number | null;
+  readonly gpus: readonly {
+    readonly uuid: string;
+    readonly score: number | null;
+    readonly utilization: number | null;
+  }[];
+  readonly spread: {
+    readonly p10: number;
+    readonly worst: number;
+    readonly worst_gpu: string;
+    readonly gap: number;
+  } | null;
+  readonly startup_s: number;
+  readonly interval_s: number;
+  readonly simulated: boolean;
+  readonly notes: readonly string[];
+}
+
+/** Something that happened to the recording or to a GPU; the time is UTC in milliseconds. */
+export interface IRunEvent {
+  readonly time_ms: number;
+  readonly node: string;
+  readonly kind: string;
+  readonly device: string;
+  readonly message: string;
+}
+
+/** A run of the user's. */
+export interface IRunName {
+  readonly run: string;
+  readonly job_id: string;
+  readonly cluster: string;
+  readonly kind: string;
+  readonly started: string;
+  readonly edf: string;
+  readonly current: boolean;
+}
+
+/** A stretch of a run as it was. */
+export interface IStretch {
+  readonly run: string;
+  readonly figures: Figures;
+  readonly events: readonly IRunEvent[];
+  readonly devices: readonly IDevice[];
+  readonly bucket_s: number;
+}
+
+/** Two runs side by side. */
+export interface IComparison {
+  readonly runs: readonly string[];
+  readonly rows: readonly {
+    readonly name: string;
+    readonly unit: string;
+    readonly first: number | null;
+    readonly second: number | null;
+    readonly change: number | null;
+    readonly better: boolean | null;
+  }[];
+  readonly figure: IFigure;
+}
+
 /** What the stream sends. */
 export type StreamMessage =
-  | { readonly type: 'figure'; readonly figure: IFigure; readonly status: ISaturationStatus }
-  | { readonly type: 'samples'; readonly traces: Traces; readonly status: ISaturationStatus }
+  | {
+      readonly type: 'figures';
+      readonly figures: Figures;
+      /** Whether these are all figures, rather than some that were missing. */
+      readonly whole: boolean;
+      readonly gpus: readonly IDevice[];
+      readonly status: ISaturationStatus;
+    }
+  | ({ readonly type: 'samples'; readonly status: ISaturationStatus } & INews)
+  | { readonly type: 'score'; readonly document: IScore; readonly events: readonly IRunEvent[] }
   | { readonly type: 'status'; readonly status: ISaturationStatus };
 
 /** Where the connection to the notebook server stands. */
@@ -90,4 +212,5 @@ export interface IPlotly {
 /** A node that plotly.js has drawn into. */
 export interface IPlotlyNode extends HTMLElement {
   on(event: 'plotly_relayout', listener: (change: Readonly<Record<string, unknown>>) => void): void;
+  on(event: 'plotly_click', listener: (click: { points: { pointNumber?: number[] }[] }) => void): void;
 }

@@ -1,1 +1,4 @@
 import './base.css';
+import './saturation.css';
+import './batch.css';
+import './vetting.css';

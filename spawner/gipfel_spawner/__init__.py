@@ -6,7 +6,7 @@ from jupyterhub.apihandlers.users import UserServerAPIHandler
 from jupyterhub.handlers import default_handlers as page_handlers
 from jupyterhub.handlers.pages import SpawnHandler
 
-from .callback import ServerRouteHandler, StockRouteHandler
+from .callback import ServerRouteHandler, StockRouteHandler, VettingRouteHandler
 from .form.refusal import CheckedServerHandler, PlainSpawnHandler
 from .form.routes import ROUTES
 from .leaving.routes import ActivityRouteHandler, ExtendRouteHandler
@@ -35,6 +35,7 @@ page_handlers[:] = [
 if not any(each[1] is ServerRouteHandler for each in default_handlers):
     default_handlers += [
         (r"/api/gipfel/server", ServerRouteHandler),
+        (r"/api/gipfel/server/vetting", VettingRouteHandler),
         (r"/api/gipfel/server/activity", ActivityRouteHandler),
         (r"/api/gipfel/server/extend", ExtendRouteHandler),
         (r"/api/gipfel/servers", ServersRouteHandler),

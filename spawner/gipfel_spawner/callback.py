@@ -1,4 +1,4 @@
-"""The one thing that a server tells the hub at its start: its port."""
+"""What a server tells the hub at its start: its port, and before it how far a vetting is."""
 
 import json
 from collections.abc import Awaitable
@@ -9,11 +9,10 @@ from jupyterhub.apihandlers import APIHandler
 from pydantic import Field, StrictInt, ValidationError
 from tornado import web
 
+from gipfel_cluster.job.vetting import VettingProgress
 from gipfel_cluster.model import Frozen
 
 from .spawner import EDFSpawner
-
-_MOST_BYTES = 1000
 
 _Body = TypeVar("_Body", bound=Frozen)
 
@@ -22,11 +21,12 @@ _Body = TypeVar("_Body", bound=Frozen)
 class OwnServerHandler(APIHandler):
     """A route for a server's own token, whose body is bounded before any of it is read."""
 
+    most_bytes = 1000
     _received = b""
 
     async def prepare(self) -> None:
         """Bound the body, then find out who asks; tornado reads nothing before this is over."""
-        self.request.connection.set_max_body_size(_MOST_BYTES)
+        self.request.connection.set_max_body_size(self.most_bytes)
         await super().prepare()
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:
@@ -86,6 +86,20 @@ class ServerRouteHandler(OwnServerHandler):
         if not spawner.take_port(report.port):
             raise web.HTTPError(403, "This server is not being started, or has given its port already.")
         self.answer(report)
+
+
+class VettingRouteHandler(OwnServerHandler):
+    """``POST /hub/api/gipfel/server/vetting``: how far the vetting before a server's start is."""
+
+    most_bytes = 32_000
+
+    @web.authenticated
+    def post(self) -> None:
+        """Show it to those who wait; 403 where this server is not being started."""
+        spawner = self.own_spawner()
+        if not spawner.take_vetting(self.body_as(VettingProgress, "This is no progress of a vetting.")):
+            raise web.HTTPError(403, "This server is not being started.")
+        self.set_status(204)
 
 
 class StockRouteHandler(BatchSpawnerAPIHandler):

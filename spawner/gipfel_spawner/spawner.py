@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy.orm import object_session
 
+from gipfel_cluster.job.vetting import VettingProgress
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler.protocol import JobRequest, LostJobError, Scheduler
 
@@ -107,13 +108,24 @@ class EDFSpawner(StartingSpawner):
 
     def take_port(self, port: int) -> bool:
         """Take the server's port, once for each start; False where none is awaited."""
-        if self._port_taken or not (self._starting or (self.job_id and self._check_pending)):
+        if not self._awaits_server:
             return False
         self.port, self._port_taken = port, True
         # A server may be faster than the answer of the command that submits it.
         if self.job_id:
             self._save_state()
         return True
+
+    def take_vetting(self, progress: VettingProgress) -> bool:
+        """Take how far the vetting before the server is; False where no server is awaited."""
+        if self._awaits_server:
+            self.hear_vetting(progress)
+            return True
+        return False
+
+    @property
+    def _awaits_server(self) -> bool:
+        return not self._port_taken and bool(self._starting or (self.job_id and self._check_pending))
 
     async def progress(self) -> AsyncIterator[dict[str, Any]]:
         """Tell what happens to the job until its server answers."""

@@ -76,6 +76,12 @@ class SpawnerTraits(SlurmSpawner):  # type: ignore[misc]
         help="Engines that users may choose from, beside 'engine'. Default: none, and on this machine itself "
         "(scheduler 'local') all that it can run.",
     ).tag(config=True)
+    vetting_protocols = List(
+        Unicode(),
+        default_value=["quick", "standard", "network", "gh200", "h100", "cpu"],
+        help="Protocols by which users may have a server's nodes vetted before it starts: shipped ones, or "
+        "names of files in ~/.gipfel/protocols of users. Default: those that are shipped. Empty: none.",
+    ).tag(config=True)
     cpus_per_gpu = Integer(
         0, help="CPUs per GPU of a server whose user named none. Default: the scheduler's own."
     ).tag(config=True)

@@ -26,11 +26,14 @@ def test_the_figure_shows_the_host_and_says_that_there_is_no_gpu(server):
     assert status == 200
     assert answer["status"]["state"] == "live"
     assert answer["status"]["simulated"] is False
-    uids = [trace["uid"] for trace in answer["figure"]["data"]]
-    assert any(uid.endswith("/CPU_UTIL") for uid in uids)
+    uids = [trace["uid"] for trace in answer["figures"]["host"]["data"]]
+    assert "job/CPU_UTIL" in uids
+    assert not answer["figures"]["heat"]["data"]
 
 
-@pytest.mark.parametrize("query", ["window=5", "window=1e9", "window=nan", "window=x", "dark=perhaps"])
+@pytest.mark.parametrize(
+    "query", ["window=5", "window=1e9", "window=nan", "window=x", "dark=perhaps", "metric=NO_SUCH"]
+)
 def test_a_query_out_of_range_is_refused_in_one_line(server, query):
     status, answer = server.call(f"gipfel/saturation?{query}")
     assert status == 400
@@ -40,11 +43,14 @@ def test_a_query_out_of_range_is_refused_in_one_line(server, query):
     assert refused.value.status_code == 400
 
 
-def test_the_stream_sends_a_figure_and_then_only_newer_points(server):
+def test_the_stream_sends_figures_and_then_only_newer_points(server):
     stream = server.stream()
-    sent = list(messages(stream, 4))
-    assert sent[0]["type"] == "figure"
-    known = {trace["uid"]: list(trace["x"]) for trace in sent[0]["figure"]["data"]}
+    sent = list(messages(stream, 5))
+    assert sent[0]["type"] == "figures"
+    assert sent[0]["whole"] is True
+    known = {
+        trace["uid"]: list(trace["x"]) for figure in sent[0]["figures"].values() for trace in figure["data"]
+    }
     samples = [message for message in sent if message["type"] == "samples"]
     assert len(samples) >= 2
     for message in samples:
@@ -60,11 +66,42 @@ def test_two_pages_see_the_same_points(server):
     streams = [server.stream(), server.stream()]
     seen = []
     for stream in streams:
-        found = [m for m in messages(stream, 3) if m["type"] == "samples"]
+        found = [m for m in messages(stream, 4) if m["type"] == "samples"]
         seen.append({(uid, x) for m in found for uid, p in m["traces"].items() for x in p["x"]})
     # The second was read later, from the same start: it holds what the first had.
     assert seen[0]
     assert len(seen[0] & seen[1]) >= len(seen[0]) / 2
+
+
+def test_a_page_looks_at_gpus_and_gets_their_figures_points_and_the_score(start_server):
+    server = start_server(GIPFEL_TEST="1")
+    assert server.call("gipfel/telemetry/source", "POST", {"source": "synthetic:training"})[0] == 201
+    stream = server.stream()
+    figures = first(stream, lambda m: m["type"] == "figures" and m["gpus"])
+    assert [gpu["index"] for gpu in figures["gpus"]] == [0, 1, 2, 3]
+    assert len(figures["figures"]["heat"]["data"][0]["z"]) == 4
+    second = figures["gpus"][1]["uuid"]
+    view = {"type": "view", "window": 60, "dark": True, "metric": "DRAM_ACTIVE", "gpus": [second]}
+    stream.send(json.dumps(view))
+    own = first(stream, lambda m: m["type"] == "figures" and f"gpu/{second}" in m["figures"])
+    assert own["figures"]["heat"]["layout"]["meta"]["metric"] == "DRAM_ACTIVE"
+    news = first(stream, lambda m: m["type"] == "samples" and f"{second}/SM_CLOCK" in m.get("traces", {}))
+    assert {uid.rpartition("/")[0] for uid in news["traces"]} <= {"job", "metrics", second}
+    cells = first(stream, lambda m: m["type"] == "samples" and "cells" in m)["cells"]
+    assert set(cells["row"]) <= {0, 1, 2, 3}
+    assert len(cells["row"]) == len(cells["x"]) == len(cells["y"])
+    score = first(stream, lambda m: m["type"] == "score" and m["document"]["score"] is not None, 40)
+    total = score["document"]["score"] + sum(score["document"]["losses"].values())
+    assert total == pytest.approx(100, abs=0.1)
+    assert score["document"]["simulated"] is True
+    # Only what is missing is sent when one more GPU is looked at.
+    stream.send(json.dumps({**view, "gpus": [second, figures["gpus"][2]["uuid"]]}))
+    more = first(stream, lambda m: m["type"] == "figures" and not m["whole"])
+    assert list(more["figures"]) == [f"gpu/{figures['gpus'][2]['uuid']}"]
+    stream.send(json.dumps({"type": "view", "window": "wide"}))
+    stream.settimeout(20)
+    while stream.recv():
+        pass
 
 
 def test_the_stream_refuses_strangers_and_other_origins(server):
@@ -75,7 +112,7 @@ def test_the_stream_refuses_strangers_and_other_origins(server):
         server.stream(header=[], cookie=server.cookie(), origin="http://elsewhere.example")
     assert refused.value.status_code == 403
     own = server.stream(header=[], cookie=server.cookie(), origin=server.url.rstrip("/"))
-    assert json.loads(own.recv())["type"] == "figure"
+    assert json.loads(own.recv())["type"] == "figures"
 
 
 def test_a_recorder_that_is_killed_is_named_and_the_server_goes_on(start_server):
@@ -84,8 +121,8 @@ def test_a_recorder_that_is_killed_is_named_and_the_server_goes_on(start_server)
     first(stream, lambda message: message["type"] == "samples")
     (recorder,) = server.recorders()
     recorder.kill()
-    stale = first(stream, lambda message: message["status"]["state"] == "stale")
+    stale = first(stream, lambda message: message.get("status", {}).get("state") == "stale")
     assert "recorder" in stale["status"]["message"]
     status, answer = server.call("gipfel/saturation?window=60")
     assert status == 200
-    assert any(trace["x"] for trace in answer["figure"]["data"])
+    assert any(trace["x"] for trace in answer["figures"]["host"]["data"])

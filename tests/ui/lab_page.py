@@ -27,8 +27,8 @@ class LabPage:
 
     @property
     def panel_figure(self) -> Locator:
-        """The sidebar's plots."""
-        return self.panel.locator(".jp-Gipfel-figure")
+        """The sidebar's first plot: of the job's GPUs where there are any, else of its host."""
+        return self.panel.locator(".jp-Gipfel-figure").first
 
     @property
     def widget_figure(self) -> Locator:

@@ -138,10 +138,13 @@ def test_the_simulated_source_shows_four_gpus_and_says_so(lab: LabPage, screensh
     lab.panel.get_by_role("button", name="Show a simulated source").click()
     expect(lab.panel.get_by_role("status").first).to_contain_text("simulated")
     expect(lab.panel.locator("header")).to_contain_text("4 \N{MULTIPLICATION SIGN}")
-    assert moves(lab.panel_figure)
-    tensor = [trace for trace in traces(lab.panel_figure) if "ensor" in str(trace["name"])]
-    assert len(tensor) == 4, traces(lab.panel_figure)
+    expect(lab.panel_figure).to_have_attribute("data-figure", "job")
     expect(lab.panel_figure).to_contain_text("imulated")
+    assert moves(lab.panel_figure)
+    assert any("ensor" in str(trace["name"]) for trace in traces(lab.panel_figure))
+    heat = lab.panel.locator("[data-figure='heat']")
+    expect(heat.locator(".heatmaplayer image")).to_be_visible()
+    assert heat.evaluate("node => node.data[0].z.length") == 4
     screenshot(lab.page, "08-panel-simulated")
 
 

@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, Page, Route, sync_playwright
 import gipfel_widgets
 from gipfel_extension.telemetry.figures import figure_delta, saturation_figure, static_image
 from gipfel_extension.telemetry.sample import Device, Sample, SampleTable
+from gipfel_widgets.saturation_plots import document_and_plots
 
 pytestmark = [
     pytest.mark.browser,
@@ -222,3 +223,24 @@ def test_a_view_that_is_closed_listens_no_longer(open_page):
 
 def _ms(second: int) -> int:
     return _START_NS // 10**6 + 1000 * second
+
+
+def test_score_and_other_plots_stand_beside_the_lines(open_page):
+    page = open_page()
+    assert not page.locator(".gipfel-score").is_visible()
+    table = SampleTable.from_samples(
+        [Sample(s.time_ns, 0, s.device, {**s.values, "GR_ENGINE_ACTIVE": 1.0}) for s in _samples(0, 30)],
+        _GPUS,
+        interval=1.0,
+    )
+    document, plots = document_and_plots(table, dark=False)
+    page.evaluate("score => change('score', score)", document)
+    page.evaluate("plots => change('plots', plots)", plots)
+    assert "of 100" in page.locator(".gipfel-words").inner_text()
+    for name, kind in (("score", "bar"), ("heat", "heatmap"), ("series", "scatter"), ("shares", "scatter")):
+        page.get_by_label("Which plot is shown").select_option(name)
+        page.wait_for_function(f"document.querySelector('.gipfel-other').data?.[0].type === '{kind}'")
+    assert {"type": "plots", "dark": False} in page.evaluate("asked")
+    assert not page.locator(".gipfel-figure").is_visible()
+    page.get_by_label("Which plot is shown").select_option("activity")
+    assert page.locator(".gipfel-figure").is_visible()

@@ -33,9 +33,7 @@ async function offeredPlotly() {
 }
 
 function make(tag, name, parent) {
-  const node = parent.appendChild(document.createElement(tag));
-  node.className = name;
-  return node;
+  return Object.assign(parent.appendChild(document.createElement(tag)), { className: name });
 }
 
 function isDark(node) {
@@ -235,18 +233,51 @@ function statusLine(root) {
   };
 }
 
+const OTHERS = {
+  activity: 'lines',
+  score: 'score and losses',
+  heat: 'GPUs over time',
+  series: 'time series',
+  shares: 'where the time went'
+};
+
+/** The score in a line, and which plot is shown. */
+function scoreLine(root, model, onChoice) {
+  const line = make('div', 'gipfel-score', root);
+  const words = make('span', 'gipfel-words', line);
+  const choice = make('select', 'gipfel-choice', line);
+  choice.setAttribute('aria-label', 'Which plot is shown');
+  for (const [name, label] of Object.entries(OTHERS)) {
+    choice.append(new Option(label, name));
+  }
+  choice.addEventListener('change', () => onChoice(choice.value));
+  return () => {
+    const { score, losses, bottleneck } = model.get('score') ?? {};
+    line.hidden = Object.keys(model.get('plots') ?? {}).length === 0;
+    const lost = Object.entries(losses ?? {})
+      .filter(([, points]) => points >= 0.5)
+      .sort((a, b) => b[1] - a[1])
+      .map(([name, points]) => `${name} ${Math.round(points)}`);
+    words.textContent =
+      typeof score === 'number'
+        ? `score ${Math.round(score)} of 100, ${bottleneck} · lost: ${lost.join(' · ') || 'nothing'}`
+        : 'no score yet';
+  };
+}
+
+/** Say something to the kernel; where there is none, what is shown stays as it was saved. */
+function tell(model, message) {
+  try {
+    model.send(message);
+  } catch {}
+}
+
 /** A still image that the kernel draws, with the way to the live view. */
 function showImage(model, image, note, text, signal) {
   note.hidden = false;
   note.textContent = text;
   let url = '';
-  const ask = () => {
-    try {
-      model.send({ type: 'image' });
-    } catch {
-      // There is no kernel; what is shown stays.
-    }
-  };
+  const ask = () => tell(model, { type: 'image' });
   model.on('msg:custom', (message, buffers) => {
     if (message.type === 'image' && buffers?.length && !signal.aborted) {
       URL.revokeObjectURL(url);
@@ -269,7 +300,11 @@ function render({ model, el }) {
   const root = make('div', 'jp-Gipfel-saturation', el);
   const showStatus = statusLine(root);
   const note = make('p', 'gipfel-note', root);
+  let chosen = 'activity';
+  const showScore = scoreLine(root, model, name => choose(name));
   const figure = make('div', 'gipfel-figure', root);
+  const other = make('div', 'gipfel-other', root);
+  other.hidden = true;
   const image = make('img', 'gipfel-image', root);
   note.hidden = image.hidden = true;
   let view = null;
@@ -281,6 +316,24 @@ function render({ model, el }) {
   const hear = () => {
     heard = Date.now();
     refresh();
+  };
+  const choose = name => {
+    chosen = name;
+    figure.hidden = !view || name !== 'activity';
+    other.hidden = !view || name === 'activity';
+    if (name !== 'activity') {
+      tell(model, { type: 'plots', dark: isDark(other) });
+    }
+    onPlots();
+  };
+  const onPlots = () => {
+    showScore();
+    const shown = model.get('plots')?.[chosen];
+    if (view && shown && !other.hidden) {
+      const { data, layout } = structuredClone(shown);
+      data.forEach(trace => (trace.uid = trace.uid.replace(/[^\w-]/g, '_')));
+      view.plotly.react(other, data, themed(layout, other), CONFIG).catch(fail);
+    }
   };
   const onSamples = message => {
     hear();
@@ -304,7 +357,9 @@ function render({ model, el }) {
   model.on('msg:custom', onSamples);
   model.on('change:figure', onFigure);
   model.on('change:status', hear);
+  model.on('change:plots', onPlots);
   refresh();
+  showScore();
   const clock = setInterval(refresh, 2000);
 
   offeredPlotly()
@@ -325,11 +380,7 @@ function render({ model, el }) {
         view.extend(traces).catch(() => undefined);
       }
       // A page that was opened later has missed what came before it.
-      try {
-        model.send({ type: 'figure' });
-      } catch {
-        // There is no kernel; the figure is as it was saved.
-      }
+      tell(model, { type: 'figure' });
       return drawn;
     })
     .catch(fail);
@@ -340,6 +391,8 @@ function render({ model, el }) {
     model.off('msg:custom', onSamples);
     model.off('change:figure', onFigure);
     model.off('change:status', hear);
+    model.off('change:plots', onPlots);
+    view?.plotly.purge(other);
     view?.dispose();
   };
 }

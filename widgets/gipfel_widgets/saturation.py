@@ -1,6 +1,7 @@
 """The live view of a run in a notebook's cell; its browser half is ``saturation.js``."""
 
 import atexit
+import base64
 import threading
 import time
 import uuid
@@ -13,7 +14,6 @@ import anywidget
 import traitlets
 
 from gipfel_cluster.model import one_line
-from gipfel_cluster.runs import RunFolder
 from gipfel_extension.telemetry.figures import figure_delta, saturation_figure, static_image
 from gipfel_extension.telemetry.metric_rows import MetricsFeed
 from gipfel_extension.telemetry.metrics import METRICS_FILE, UserMetrics, read_metrics
@@ -22,7 +22,8 @@ from gipfel_extension.telemetry.sample import Sample, SampleTable
 from gipfel_extension.telemetry.stream import SaturationFeed
 
 from .plot import SaturationPlot, describe
-from .run import KernelRun, present_run
+from .run import KernelRun, present_run, run_at
+from .saturation_plots import PlotsThread, document_and_plots, whole_image
 
 _BESIDE = Path(__file__).parent
 #: Seconds between two looks, and at least between two messages to the page.
@@ -35,7 +36,7 @@ _NO_RUN = "Nothing is recorded here. Open the Gipfel panel, or measure with gipf
 
 
 class Saturation(anywidget.AnyWidget):
-    """What GPUs and host of a run do, live.
+    """What GPUs and host of a run do, live: lines, score and losses, heat map, and the CUG25 paper's figures.
 
     A thread reads the run until :meth:`stop`, :meth:`close` or the kernel's end. In a saved notebook the cell
     shows the plots as they were.
@@ -55,6 +56,10 @@ class Saturation(anywidget.AnyWidget):
     status = traitlets.Dict().tag(sync=True)
     #: Line colours for a dark page by metric; those in the figure are for a light one.
     dark_colours = traitlets.Dict().tag(sync=True)
+    #: The document of ``gipfel score --json`` for what is shown; empty while nobody knows it.
+    score = traitlets.Dict().tag(sync=True)
+    #: Plotly figures by name: see :data:`saturation_plots.PLOTS`.
+    plots = traitlets.Dict().tag(sync=True)
 
     def __init__(self, window: float = 600.0, run: KernelRun | Path | str | None = None) -> None:
         self._window = float(window)
@@ -63,6 +68,7 @@ class Saturation(anywidget.AnyWidget):
         self._drawn: dict[str, int] = {}
         self._shown_as: str | None = None
         self._thread: threading.Thread | None = None
+        self._plots: PlotsThread | None = None
         self._feed, problem = _open(run, self._window)
         status = _absent(problem) if self._feed is None else self._feed.state()
         self._metrics = None if self._feed is None else MetricsFeed(self._feed.run / METRICS_FILE)
@@ -81,6 +87,10 @@ class Saturation(anywidget.AnyWidget):
                 daemon=True,
             )
             self._thread.start()
+            present = weakref.proxy(self)
+            # A bound method would keep the view alive.
+            show = lambda found, plots: present.take_plots(found, plots)  # noqa: E731, PLW0108
+            self._plots = PlotsThread(lambda: present.table, show, self._ended)
             atexit.register(_end_thread, self._ended, self._thread)
 
     @property
@@ -95,6 +105,7 @@ class Saturation(anywidget.AnyWidget):
             if self._feed is not None:
                 self.figure = self._figure()
                 self.status = {**self._feed.state(), "state": "stale", "message": "This view was stopped."}
+                self.take_plots(*document_and_plots(self.table, dark=False))
             self._show_again()
 
     def close(self) -> None:
@@ -110,6 +121,10 @@ class Saturation(anywidget.AnyWidget):
         plot = SaturationPlot(
             table, window_s=_recorded(table, self._window), metrics=known
         )._repr_mimebundle_()
+        if self._ended.is_set() and self.plots:
+            # On paper there is one picture: all of it.
+            activity = saturation_figure(table, window_s=_recorded(table, self._window), metrics=known)
+            plot["image/png"] = base64.b64encode(whole_image(activity, self.plots)).decode()
         if not self._ended.is_set():
             # JupyterLab prefers this one to a figure, and a figure to an image.
             plot["application/vnd.jupyter.widget-view+json"] = {
@@ -149,10 +164,16 @@ class Saturation(anywidget.AnyWidget):
         """A page asks for the figure as it is, or, without plotly.js, for an image."""
         if content.get("type") == "figure":
             self._asked.set()
+        elif content.get("type") == "plots" and self._plots is not None:
+            self._plots.ask(dark=content.get("dark") is True)
         elif content.get("type") == "image":
             known = _logged(self._feed)
             image = static_image(saturation_figure(self.table, window_s=self._window, metrics=known))
             self.send({"type": "image"}, buffers=[image])
+
+    def take_plots(self, document: dict[str, Any], plots: dict[str, Any]) -> None:
+        """Show a score's document and the plots that go with it."""
+        self.score, self.plots = document, plots
 
     def _publish(self, samples: Sequence[Sample], status: dict[str, Any], *, redraw: bool) -> None:
         """Send what is new; on the thread that follows the run."""
@@ -177,7 +198,7 @@ def _open(run: KernelRun | Path | str | None, window: float) -> tuple[Saturation
             return None, f"There is no run folder {path}."
         present = present_run()
         same = present is not None and present.path == path
-        run = present if same else KernelRun(RunFolder(path))
+        run = present if same else run_at(path)
     run = run or present_run()
     if run is None:
         return None, _NO_RUN

@@ -1,7 +1,7 @@
 """``gipfel score``: how far the GPUs of a run were loaded, and where the rest went."""
 
 import json
-import os
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,16 +10,38 @@ import click
 from .terminal import examples, tell
 
 if TYPE_CHECKING:
-    from ..telemetry.imports import Recording
+    from .scored_run import ScoredRun
 
 _UNREADABLE = 2
+_RESOURCES = ("compute", "memory", "interconnect")
+
+
+def weights_of(
+    context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+) -> dict[str, float]:
+    """The weights of some ``RESOURCE=W``; for click."""
+    weights = {}
+    for each in given:
+        resource, _, number = each.partition("=")
+        try:
+            weight = float(number)
+        except ValueError:
+            weight = math.nan
+        if resource not in _RESOURCES or not 0 <= weight < math.inf:
+            raise click.BadParameter(
+                f"{each!r} is not RESOURCE=W with {', '.join(_RESOURCES)} and W from 0 on.",
+                context,
+                parameter,
+            )
+        weights[resource] = weight
+    return weights
 
 
 @click.command(
     epilog=examples(
         "gipfel score alps-48812",
         "gipfel score ~/.gipfel/runs/alps-48812 --json",
-        "gipfel score trace.parquet --weight memory 0.8",
+        "gipfel score trace.parquet --weight memory=0.8",
         "gipfel score gssr_report/daint_123456 --gpu GH200",
     )
 )
@@ -27,62 +49,67 @@ _UNREADABLE = 2
 @click.option(
     "--weight",
     "weights",
-    type=(click.Choice(["compute", "memory", "interconnect"]), click.FloatRange(min=0.0)),
+    callback=weights_of,
     multiple=True,
-    metavar="RESOURCE W",
+    metavar="RESOURCE=W",
     help="What a resource's level is multiplied by before the highest one binds.",
 )
 @click.option("--gpu", default="", metavar="MODEL", help="The model of GPUs whose recording doesn't name it.")
 @click.option("--json", "as_document", is_flag=True, help="One JSON document on stdout, nothing else.")
-def score(recording: str, *, weights: tuple[tuple[str, float], ...], gpu: str, as_document: bool) -> int:
+@click.option(
+    "--save",
+    is_flag=True,
+    help="Write the document into the run folder as score.json; where the run has ended, its samples become "
+    "Parquet.",
+)
+def score(recording: str, *, weights: dict[str, float], gpu: str, as_document: bool, save: bool) -> int:
     """Score how far the GPUs of a run were loaded, and say what took the rest.
 
-    RUN is a run folder or its name; FILE a segment (.arrows), Parquet, JSON of gssr, CSV of gssr-record or
-    text of DCGM exporter.
+    RUN is a run folder or its name; FILE a segment (.arrows), Parquet, JSON of gssr, CSV of gssr-record,
+    text of DCGM exporter, or prometheus:URL?nodes=N1,N2&start=TIME&end=TIME for what a site has stored.
 
     Exit status: 0 it could be read, 2 it couldn't.
     """
-    from ..saturation import Settings, Weights, advise, document_of, score_table  # noqa: PLC0415
-    from ..saturation.lines import text_of  # noqa: PLC0415
-    from ..telemetry.sample import SourceError  # noqa: PLC0415
+    from ..telemetry.sample import SourceError  # noqa: PLC0415 - numpy, which --help can do without
+    from .scored_run import ScoredRun, path_of  # noqa: PLC0415
 
+    path = path_of(recording)
     try:
-        found = _open(recording, gpu)
+        scored = ScoredRun.of(path, weights=weights, gpu=gpu)
     except SourceError as error:
         tell(str(error))
         return _UNREADABLE
-    settings = Settings(Weights(**dict(weights)))
-    job = score_table(found.table, settings, ranks=found.ranks)
-    advice = advise(found.table, job, settings)
+    if save:
+        _save(scored)
     if as_document:
-        document = document_of(job, advice)
-        click.echo(json.dumps({**document, "notes": [*found.notes, *document["notes"]]}))
-        return 0
-    environment = _environment(_path(recording))
-    for line in text_of(job, advice, label=found.label, environment=environment, notes=found.notes):
-        click.echo(line)
+        click.echo(json.dumps(scored.document()))
+    else:
+        _print(scored)
     return 0
 
 
-def _open(recording: str, gpu: str) -> "Recording":
-    from dataclasses import replace  # noqa: PLC0415
+def _print(scored: "ScoredRun") -> None:
+    from ..saturation.lines import text_of  # noqa: PLC0415
 
-    from ..telemetry.imports import open_recording  # noqa: PLC0415
-
-    found = open_recording(_path(recording))
-    if not gpu:
-        return found
-    devices = tuple(replace(d, name=d.name or gpu) if d.kind == "gpu" else d for d in found.table.devices)
-    return replace(found, table=replace(found.table, devices=devices))
+    label, environment = scored.recording.label, _environment(scored.path)
+    for line in text_of(scored.job, scored.advice, label=label, environment=environment, notes=scored.notes):
+        click.echo(line)
 
 
-def _path(recording: str) -> Path:
-    """A path as it is; a bare name that is none here is that of a run."""
-    from gipfel_cluster.runs import runs_root  # noqa: PLC0415
+def _save(scored: "ScoredRun") -> None:
+    """Write ``score.json``, and let go of what an ended run no longer needs."""
+    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
+    from gipfel_cluster.runs import write_atomically  # noqa: PLC0415
 
-    path = Path(recording).expanduser()
-    run = runs_root(dict(os.environ)) / recording
-    return run if path.name == recording and not path.exists() and run.is_dir() else path
+    from ..telemetry.compaction import compact, run_has_ended  # noqa: PLC0415
+
+    run = scored.path
+    if not (run / "telemetry").is_dir():
+        raise GipfelError(f"{run} is no run folder.", "Without --save any recording can be scored.")
+    write_atomically(run / "score.json", json.dumps(scored.document(), indent=2) + "\n")
+    if run_has_ended(run):
+        for reason in compact(run / "telemetry").left:
+            tell(f"A segment stays as it is: {reason}.")
 
 
 def _environment(path: Path) -> str:
@@ -90,5 +117,5 @@ def _environment(path: Path) -> str:
     try:
         record = json.loads((path / "record.json").read_text())
         return str(record["edf"]["name"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ""

@@ -2,20 +2,46 @@
 
 from tornado.web import RequestHandler
 
+from .batch import BatchFormRouteHandler, BatchJobRouteHandler, BatchJobsRouteHandler
+from .history import (
+    CompareRouteHandler,
+    DownloadRouteHandler,
+    RangeRouteHandler,
+    RunsRouteHandler,
+    ScoreRouteHandler,
+)
 from .leaving import ExtendRouteHandler, LeavingRouteHandler, StayRouteHandler
+from .metrics import MetricsRouteHandler
 from .notebooks import NotebookRouteHandler, NotebooksRouteHandler
 from .run import RunRouteHandler
 from .saturation import SaturationRouteHandler, SaturationStreamRouteHandler
+from .sharing import SharedSaturationRouteHandler, SharingRouteHandler
 from .telemetry import SourceRouteHandler
+from .vetting import ProtocolsRouteHandler, VettingConsentRouteHandler, VettingRouteHandler
 
 ROUTES: tuple[tuple[str, type[RequestHandler]], ...] = (
+    (r"gipfel/metrics", MetricsRouteHandler),
     (r"gipfel/run", RunRouteHandler),
+    (r"gipfel/runs", RunsRouteHandler),
     (r"gipfel/leaving", LeavingRouteHandler),
     (r"gipfel/leaving/extend", ExtendRouteHandler),
     (r"gipfel/leaving/stay", StayRouteHandler),
     (r"gipfel/saturation", SaturationRouteHandler),
     (r"gipfel/saturation/stream", SaturationStreamRouteHandler),
+    (r"gipfel/saturation/range", RangeRouteHandler),
+    (r"gipfel/saturation/score", ScoreRouteHandler),
+    (r"gipfel/saturation/compare", CompareRouteHandler),
+    (r"gipfel/saturation/samples\.(parquet|csv)", DownloadRouteHandler),
+    (r"gipfel/saturation/figure\.(png)", DownloadRouteHandler),
+    (r"gipfel/sharing", SharingRouteHandler),
+    (r"gipfel/sharing/saturation", SharedSaturationRouteHandler),
     (r"gipfel/telemetry/source", SourceRouteHandler),
+    (r"gipfel/batch/form", BatchFormRouteHandler),
+    (r"gipfel/batch/jobs", BatchJobsRouteHandler),
+    (r"gipfel/batch/jobs/([0-9A-Za-z][0-9A-Za-z_.-]{0,63})", BatchJobRouteHandler),
+    (r"gipfel/vetting", VettingRouteHandler),
+    (r"gipfel/vetting/protocols", ProtocolsRouteHandler),
+    (r"gipfel/vetting/consent", VettingConsentRouteHandler),
     (r"gipfel/notebooks", NotebooksRouteHandler),
     (r"gipfel/notebooks/([A-Za-z0-9][A-Za-z0-9_-]{0,99})", NotebookRouteHandler),
 )

@@ -1,4 +1,4 @@
-"""``gipfel/saturation``: the figure, and the stream that keeps it moving."""
+"""``gipfel/saturation``: the figures, and the stream that keeps them moving."""
 
 import asyncio
 import json
@@ -8,22 +8,19 @@ from jupyter_core.utils import ensure_async
 from jupyter_server.auth.decorator import ws_authenticated
 from jupyter_server.base.handlers import JupyterHandler
 from jupyter_server.base.websocket import WebSocketMixin
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 from tornado import web
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
-from gipfel_cluster.model import Frozen, GipfelError
+from gipfel_cluster.model import GipfelError, one_line
 
-from ..server.broadcast import LONGEST_WINDOW_S, absent
+from ..server.broadcast import absent
+from ..server.page import Page
 from ..server.telemetry import ServerTelemetry
+from ..server.views import View
 from .base import AUTH_RESOURCE, GipfelRouteHandler, route
 
-
-class View(Frozen):
-    """What part of the samples is asked for, and for which page."""
-
-    window: float = Field(600.0, ge=10, le=LONGEST_WINDOW_S, description="Seconds before now.")
-    dark: bool = False
+_MOST_BYTES = 16_384
 
 
 def view_of(handler: JupyterHandler) -> View:
@@ -35,32 +32,35 @@ def view_of(handler: JupyterHandler) -> View:
         A value is out of range or no number.
     """
     query = handler.request.query_arguments
-    given = {name: handler.get_query_argument(name) for name in ("window", "dark") if name in query}
+    given: dict[str, Any] = {
+        name: handler.get_query_argument(name) for name in ("window", "dark", "metric") if name in query
+    }
+    given["gpus"] = tuple(handler.get_query_arguments("gpu"))
     try:
         return View.model_validate(given)
     except ValidationError as error:
         why = error.errors()[0]["msg"]
-        raise GipfelError(f"The query is not valid: {why}.", "Use window=600.") from error
+        raise GipfelError(one_line(f"The query is not valid: {why}."), "Use window=600.") from error
 
 
 class SaturationRouteHandler(GipfelRouteHandler):
-    """The figure as it is now."""
+    """The figures as they are now."""
 
     @route
     async def get(self) -> None:
-        """Answer figure and status."""
+        """Answer figures and status."""
         view = view_of(self)
         _, broadcast = await self.telemetry.started()
-        figure = await broadcast.figure(view.window, dark=view.dark)
-        self.finish({"figure": figure.content, "status": broadcast.status})
+        drawn = await broadcast.draw(view)
+        self.finish({"figures": drawn.figures, "status": broadcast.status})
 
 
 class SaturationStreamRouteHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
-    """The figure once, then its new points as they are recorded."""
+    """The figures once, then new points as they are recorded, and the score; a page says what it looks at."""
 
     auth_resource = AUTH_RESOURCE
     _sending: asyncio.Task[None] | None = None
-    _view: View
+    _page: Page
 
     def set_default_headers(self) -> None:
         """None: those of a page make no sense here."""
@@ -72,7 +72,7 @@ class SaturationStreamRouteHandler(WebSocketMixin, WebSocketHandler, JupyterHand
         if not await ensure_async(allowed):
             raise web.HTTPError(403)
         try:
-            self._view = view_of(self)
+            self._page = Page(view_of(self))
         except GipfelError as error:
             raise web.HTTPError(400, "%s", error) from error
         await super().get(*arguments, **keywords)
@@ -83,7 +83,14 @@ class SaturationStreamRouteHandler(WebSocketMixin, WebSocketHandler, JupyterHand
         self._sending = asyncio.ensure_future(self._send())
 
     def on_message(self, message: str | bytes) -> None:
-        """Nothing is expected from the page."""
+        """Look at what the page asks for; anything else ends the stream."""
+        if len(message) > _MOST_BYTES:
+            self.close(1009, "The message is too long.")
+            return
+        try:
+            self._page.look(View.model_validate_json(message))
+        except ValidationError:
+            self.close(1007, "The message is no view.")
 
     def on_close(self) -> None:
         """Stop sending."""
@@ -94,8 +101,9 @@ class SaturationStreamRouteHandler(WebSocketMixin, WebSocketHandler, JupyterHand
         telemetry: ServerTelemetry = self.settings["gipfel"]
         try:
             _, broadcast = await telemetry.started()
-            async for message in broadcast.messages(self._view.window, dark=self._view.dark):
-                await self.write_message(json.dumps(message, allow_nan=False))
+            async for message in broadcast.messages(self._page):
+                text = await asyncio.to_thread(json.dumps, message, allow_nan=False)
+                await self.write_message(text)
         except WebSocketClosedError:
             return
         except GipfelError as error:

@@ -6,32 +6,29 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from gipfel_cluster.model import GipfelError
 
-from ..telemetry.figures import figure_delta, saturation_figure
+from ..telemetry.metric_rows import MetricsFeed
+from ..telemetry.metrics import METRICS_FILE
 from ..telemetry.sample import Device, Sample, SampleTable
 from ..telemetry.stream import SaturationFeed
+from .analysis import Analysed, SaturationAnalysis
+from .job_means import JobMeans
+from .live_view import LiveView
 from .page import Event, Page
+from .picture import LIVE_WINDOW_S, Drawn, Picture
 from .run import CurrentRun
+from .views import View, event_words
 
-#: The longest time span that a page may ask for.
-LONGEST_WINDOW_S = 3600.0
 _POLL_S = 0.5
 #: A page that is drawn more often than this costs more than it tells.
 _SHORTEST_PAUSE_S = 0.5
+#: A figure at most this old stands below new points: what came late is in the next.
+_REDRAW_S = 60.0
 _OPEN_S = 20.0
 _CLOSE_S = 5.0
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A plotly figure, and the time of the newest sample in it by device."""
-
-    content: dict[str, Any]
-    newest: Mapping[str, int]
 
 
 def absent(message: str) -> dict[str, Any]:
@@ -62,10 +59,15 @@ class SaturationBroadcast:
         self._status: Mapping[str, Any] = absent("The recording is being read.")
         self._devices: tuple[Device, ...] = ()
         self._newest: dict[str, int] = {}
+        self._analysed: dict[float, Analysed] = {}
         self._opened = asyncio.Event()
         self._closing = threading.Event()
+        self._own = MetricsFeed(run.folder.path / METRICS_FILE)
         self._thread = threading.Thread(target=self._read, name="gipfel-saturation", daemon=True)
         self._thread.start()
+        self._analysis = SaturationAnalysis(
+            self._table, run.folder.telemetry, self._windows, self._publish_score, log
+        )
 
     @property
     def status(self) -> Mapping[str, Any]:
@@ -81,16 +83,17 @@ class SaturationBroadcast:
         """Whether a simulated sample newer than this came in."""
         return any(d.simulated and self._newest.get(d.uuid, 0) > time_ns for d in self._devices)
 
-    async def figure(self, window_s: float, *, dark: bool) -> Figure:
-        """The figure of the last `window_s` seconds.
+    async def draw(self, view: View, only: tuple[str, ...] = ()) -> Drawn:
+        """The figures of the last seconds of a view; those of some names where `only` says so.
 
         Raises
         ------
         GipfelError
             The run folder could not be read in time.
         """
-        feed = await self._open()
-        return await asyncio.to_thread(_draw, feed, window_s, dark=dark)
+        picture = Picture(await self._open(), self._run.folder.path)
+        events = max((each.events for each in self._analysed.values()), key=len, default=())
+        return await asyncio.to_thread(picture.draw, view, events, only)
 
     async def table(self, window_s: float) -> SampleTable:
         """The samples of the last `window_s` seconds before the newest.
@@ -103,24 +106,34 @@ class SaturationBroadcast:
         feed = await self._open()
         return await asyncio.to_thread(feed.table, window_s)
 
-    async def messages(self, window_s: float, *, dark: bool) -> AsyncIterator[dict[str, Any]]:
-        """What one page is sent: a figure, then new points; a figure again when devices change."""
-        page = Page()
+    async def messages(self, page: Page) -> AsyncIterator[dict[str, Any]]:
+        """What one page is sent: figures, then new points and scores; figures again when devices change."""
         self._pages.add(page)
+        self._analysis.ask()
         try:
-            figure = await self.figure(window_s, dark=dark)
-            status, devices, newest = self._status, self._devices, dict(figure.newest)
-            yield {"type": "figure", "figure": figure.content, "status": status}
+            live, devices, drawn_at = LiveView(page.view), self._devices, time.monotonic()
+            yield await self._figures(live, page.view)
+            status, devices = self._status, self._devices
+            if page.view.window in self._analysed:
+                yield _score(self._analysed[page.view.window])
             while True:
-                event, lost = await page.take()
-                fresh = [s for s in event.samples if s.time_ns > newest.get(s.device, 0)]
-                newest.update({s.device: s.time_ns for s in fresh})
-                if lost or event.devices != devices:
-                    figure = await self.figure(window_s, dark=dark)
-                    devices, newest = event.devices, dict(figure.newest)
-                    yield {"type": "figure", "figure": figure.content, "status": event.status}
-                elif fresh:
-                    yield {"type": "samples", "traces": figure_delta(fresh), "status": event.status}
+                await page.wait()
+                if page.take_look():
+                    only = _missing(live.view, page.view)
+                    live = live if only else LiveView(page.view)
+                    yield await self._figures(live, page.view, only)
+                    self._analysis.ask()
+                if (analysed := page.take_analysed()) and analysed.window == page.view.window:
+                    yield _score(analysed)
+                event, lost = page.take()
+                if event is None:
+                    continue
+                stale = time.monotonic() - drawn_at > _REDRAW_S and bool(event.samples)
+                if lost or stale or event.own is None or event.devices != devices:
+                    live, devices, drawn_at = LiveView(page.view), event.devices, time.monotonic()
+                    yield await self._figures(live, page.view)
+                elif news := live.news(event.samples, event.job, event.own):
+                    yield {"type": "samples", **news, "status": event.status}
                 elif event.status != status:
                     yield {"type": "status", "status": event.status}
                 status = event.status
@@ -128,9 +141,18 @@ class SaturationBroadcast:
             self._pages.discard(page)
 
     async def close(self) -> None:
-        """End the thread."""
+        """End the threads."""
         self._closing.set()
+        await asyncio.to_thread(self._analysis.close, _CLOSE_S)
         await asyncio.to_thread(self._thread.join, _CLOSE_S)
+
+    async def _figures(self, live: LiveView, view: View, only: tuple[str, ...] = ()) -> dict[str, Any]:
+        drawn = await self.draw(view, only)
+        live.view = view
+        live.drawn(drawn.figures, drawn.newest)
+        gpus = [device.to_json() for device in drawn.devices if device.kind == "gpu"]
+        content = {"figures": drawn.figures, "whole": not only, "gpus": gpus}
+        return {"type": "figures", **content, "status": self._status}
 
     async def _open(self) -> SaturationFeed:
         with contextlib.suppress(TimeoutError):
@@ -142,10 +164,22 @@ class SaturationBroadcast:
             )
         return self._feed
 
+    def _table(self, window_s: float) -> SampleTable:
+        if self._feed is None:
+            return SampleTable(columns={})
+        return Picture(self._feed, self._run.folder.path).table(window_s)
+
+    def _windows(self) -> set[float]:
+        if self._feed is None:
+            return set()
+        return {page.view.window for page in tuple(self._pages)}
+
     def _read(self) -> None:
         """Poll the feed until the server ends; on the thread."""
-        feed = SaturationFeed(self._run.folder.telemetry, self._run.sockets, window_s=LONGEST_WINDOW_S)
+        feed = SaturationFeed(self._run.folder.telemetry, self._run.sockets, window_s=LIVE_WINDOW_S)
         self._feed = feed
+        self._own.drawn()
+        means = JobMeans()
         waiting: list[Sample] = []
         published = 0.0
         failing = False
@@ -154,7 +188,7 @@ class SaturationBroadcast:
                 waiting += feed.poll(_POLL_S)
                 if waiting and time.monotonic() - published < _SHORTEST_PAUSE_S:
                     continue
-                self._hand_over(feed, waiting)
+                self._hand_over(feed, waiting, means)
                 waiting, published, failing = [], time.monotonic(), False
             except Exception:  # noqa: BLE001 - a thread that ended would leave every page standing still
                 if not failing:
@@ -163,15 +197,25 @@ class SaturationBroadcast:
                 self._closing.wait(_POLL_S)
         feed.close()
 
-    def _hand_over(self, feed: SaturationFeed, samples: list[Sample]) -> None:
-        status = dict(feed.state())
+    def _hand_over(self, feed: SaturationFeed, samples: list[Sample], means: JobMeans) -> None:
+        status: dict[str, Any] = dict(feed.state())
         unknown = {sample.device for sample in samples} - {device.uuid for device in self._devices}
         seen = [self._status.get(name) for name in ("source", "gpus", "simulated")]
         changed = seen != [status[name] for name in ("source", "gpus", "simulated")]
         devices = feed.table(1.0).devices if unknown or changed else self._devices
-        event = Event(status, devices, tuple(samples))
+        job = means.add(samples, devices, float(status["interval"]) or 1.0)
+        own = self._own.new()
+        if own is None:
+            self._own.drawn()
+        event = Event(status, devices, tuple(samples), job, None if own is None else dict(own))
+        self._on_loop(self._publish, event)
+
+    def _publish_score(self, analysed: Analysed) -> None:
+        self._on_loop(self._keep_score, analysed)
+
+    def _on_loop(self, call: Any, argument: object) -> None:
         try:
-            self._loop.call_soon_threadsafe(self._publish, event)
+            self._loop.call_soon_threadsafe(call, argument)
         except RuntimeError:
             # The event loop has ended, and the server with it.
             self._closing.set()
@@ -184,9 +228,23 @@ class SaturationBroadcast:
         for page in self._pages:
             page.put(event)
 
+    def _keep_score(self, analysed: Analysed) -> None:
+        kept = self._windows()
+        self._analysed = {window: each for window, each in self._analysed.items() if window in kept}
+        self._analysed[analysed.window] = analysed
+        for page in self._pages:
+            page.tell(analysed)
 
-def _draw(feed: SaturationFeed, window_s: float, *, dark: bool) -> Figure:
-    table = feed.table(window_s)
-    times = {device.uuid: table.of(device.uuid)["time_ns"] for device in table.devices}
-    newest = {device: int(column[-1]) for device, column in times.items() if len(column)}
-    return Figure(saturation_figure(table, window_s=window_s, dark=dark), newest)
+
+def _score(analysed: Analysed) -> dict[str, Any]:
+    return {"type": "score", "document": analysed.document, "events": event_words(analysed.events)}
+
+
+def _missing(before: View, now: View) -> tuple[str, ...]:
+    """The figures that a page lacks when only its GPUs or its heat map changed; empty where all are due."""
+    if (before.window, before.dark) != (now.window, now.dark):
+        return ()
+    names = [f"gpu/{uuid}" for uuid in now.gpus if uuid not in before.gpus]
+    names += ["heat"] if now.metric != before.metric else []
+    # Fewer GPUs need no figure, but the answer that there is none.
+    return tuple(names) or ("none",)

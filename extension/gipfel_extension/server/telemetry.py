@@ -5,12 +5,15 @@ import logging
 import os
 import time
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from gipfel_cluster.model import GipfelError
 
 from .broadcast import SaturationBroadcast
 from .recorders import RecorderProcess
 from .run import CurrentRun, current_run
+from .runs import list_runs, run_folder
 
 _SIMULATED = "simulated"
 _FIRST_SAMPLE_S = 20.0
@@ -62,6 +65,24 @@ class ServerTelemetry:
                     os.environ.update(run.environment)
                 self._running = (run, SaturationBroadcast(run, self._log))
         return self._running
+
+    async def runs(self) -> list[dict[str, Any]]:
+        """The user's runs, the newest first."""
+        run, _ = await self.started()
+        return await asyncio.to_thread(list_runs, self._environment, run.folder.name)
+
+    async def run_named(self, name: str) -> Path:
+        """The folder of a run; of this server's where the name is empty.
+
+        Raises
+        ------
+        GipfelError
+            There is none of that name.
+        """
+        run, _ = await self.started()
+        if name in ("", run.folder.name):
+            return run.folder.path
+        return await asyncio.to_thread(run_folder, self._environment, name)
 
     async def simulate(self, source: str) -> None:
         """Record a simulated source into the same run, in place of one that is recorded already.

@@ -9,6 +9,7 @@ from typing import Any
 
 from gipfel_cluster.model import GipfelError
 
+from ..training.launches.claims import running_here
 from .activity import ProgramWatch, Signs, gpu_share
 from .telemetry import ServerTelemetry
 
@@ -57,7 +58,8 @@ class ServerUse:
             last_used=max(used, default=0.0),
             busy_kernels=busy,
             gpu_share=await self._gpu_share(),
-            steps=steps,
+            # Nobody's child here: a launch outlives the server, and so must the server's job.
+            steps=(*steps, *await asyncio.to_thread(running_here, os.environ)),
             cores=cores,
         )
 

@@ -19,7 +19,7 @@ from ..failure.problem import SpawnProblem, options_problems
 from ..place import PlacedSpawner
 from ..start.request import server_request, server_spec
 from .engines import offered_engines
-from .fit import check_choices, choose_partition, time_within, with_shares, within_group
+from .fit import check_choices, check_vetting, choose_partition, time_within, with_shares, within_group
 from .options import OptionError, UserOptions, is_name, read_form, read_options, read_query
 from .page import ClusterOffer, FormContent, Misfit, render_form, typed_values
 from .presets import read_presets
@@ -72,6 +72,7 @@ class ChoosingSpawner(PlacedSpawner):
             age=max(each.age for each in offers),
             choices=shown.choices,
             engines=shown.engines,
+            vetting=tuple(self.vetting_protocols),
             presets=presets,
             last=self._last_options(),
             defaults=defaults,
@@ -264,6 +265,7 @@ class ChoosingSpawner(PlacedSpawner):
         engines, _ = await offered_engines(site.engine, site.engines, here=site.is_local)
         choices = await self._choices(site)
         check_choices(wanted, choices.value, engines=engines)
+        check_vetting(wanted, self.vetting_protocols)
         spec = server_spec(
             wanted,
             cluster=site.name,

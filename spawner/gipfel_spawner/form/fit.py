@@ -124,6 +124,19 @@ def check_choices(options: UserOptions, choices: Choices | None, *, engines: Seq
         raise _not_offered("reservation", options.reservation, names)
 
 
+def check_vetting(options: UserOptions, protocols: Sequence[str]) -> None:
+    """Compare with the protocols that the site offers.
+
+    Raises
+    ------
+    OptionError
+        It offers no such one.
+    """
+    if options.vet and options.vet not in protocols:
+        known = f"Pick one of {', '.join(protocols)}." if protocols else "Leave it empty: there is none."
+        raise OptionError(f"This hub offers no vetting by {options.vet}.", known, field="vet")
+
+
 def _not_offered(field: str, value: str, known: Sequence[str]) -> OptionError:
     word = "QoS" if field == "qos" else field
     fix = f"Pick one of {', '.join(known)}." if known else "Leave it empty: there is none to choose here."

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
@@ -29,6 +29,8 @@ FIELDS = {
     "reservation": "the reservation",
     "name": "the name",
     "engine": "the engine",
+    "vet": "vetting",
+    "vet_action": "what follows a vetting",
 }
 
 
@@ -66,7 +68,9 @@ class UserOptions(Frozen):
 
     ``cluster`` is one of the hub's clusters; ``edf`` is the name of an EDF, or a path that begins with ``/``
     or ``~/``; ``gpus``, ``cpus`` and ``memory`` are per node; ``time`` and ``memory`` are in Slurm's syntax;
-    ``name`` is the job's; empty means the site's default.
+    ``name`` is the job's; empty means the site's default. ``vet`` is the protocol by which the nodes are
+    vetted first, and ``vet_action`` whether a server starts (``report``, the default) or not (``abort``) where
+    one of them is not fit.
     """
 
     cluster: ClusterName = ""
@@ -82,6 +86,8 @@ class UserOptions(Frozen):
     reservation: Name = ""
     name: Annotated[Line, Field(max_length=64, pattern=r"^(?:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$")] = ""
     engine: Annotated[Line, Field(max_length=32, pattern=r"^(?:[a-z][a-z0-9_-]*)?$")] = ""
+    vet: Annotated[Line, Field(max_length=64, pattern=r"^(?:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$")] = ""
+    vet_action: Literal["", "report", "abort"] = ""
 
 
 def read_options(content: Mapping[str, Any]) -> UserOptions:
@@ -118,6 +124,7 @@ def _words(field: str, error: Any) -> str:
         "string_too_long": f"give at most {given.get('max_length')} characters",
         "string_type": "give a text",
         "string_unicode": "give a text that is Unicode",
+        "literal_error": f"give {given.get('expected')}",
         "less_than_equal": f"give at most {given.get('le')}",
         "greater_than_equal": f"give at least {given.get('ge')}",
     }

@@ -73,6 +73,8 @@ class FormContent(Frozen):
     age: float = 0.0
     choices: Choices = Choices()
     engines: tuple[str, ...] = ()
+    #: Protocols by which nodes can be vetted first.
+    vetting: tuple[str, ...] = ()
     presets: tuple[Preset, ...] = ()
     last: UserOptions | None = None
     defaults: UserOptions = UserOptions()

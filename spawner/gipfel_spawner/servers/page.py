@@ -14,6 +14,8 @@ from tornado import web
 from ..spawner import EDFSpawner
 from .api import StopRequest, saved_gpu_hours, stop_server, visible_servers
 from .orphans import orphan_jobs
+from .saturation import board_of
+from .table import running_servers
 
 #: Templates of the hub's pages; with it in ``JupyterHub.template_paths`` the navigation links to the page.
 HUB_TEMPLATES = str(Path(__file__).parents[1] / "templates" / "hub")
@@ -46,6 +48,9 @@ class ServersPageHandler(BaseHandler):
 
     async def _show(self) -> None:
         servers = visible_servers(self)
+        seen = {(server.user, server.server) for server in servers}
+        spawners = [s for s, row in running_servers(self.users.values()) if (row.user, row.server) in seen]
+        saturation = await board_of(self.settings, self.log).look(spawners)
         # Theirs whose scopes reach every server.
         orphans, unknown = await orphan_jobs(self) if "delete:servers" in self.parsed_scopes else ((), "")
         self.finish(
@@ -53,6 +58,7 @@ class ServersPageHandler(BaseHandler):
                 **self.template_namespace,
                 xsrf_token=self.xsrf_token.decode("ascii"),
                 servers=servers,
+                saturation={key: shared.words for key, shared in saturation.items()},
                 orphans=orphans,
                 orphans_unknown=unknown,
                 several=self._has_clusters(),

@@ -20,11 +20,14 @@ class Progress:
         self._closed = False
         self._changed = asyncio.Event()
 
-    def say(self, percent: int, message: str) -> None:
-        """Add an event, unless it says what the last one said."""
-        if not self._events or self._events[-1][1]["message"] != message:
+    def say(self, percent: int, message: str, page: str = "") -> None:
+        """Add an event, unless it says what the last one said; ``page`` is the same as HTML, escaped."""
+        event: dict[str, Any] = {"progress": percent, "message": message}
+        if page:
+            event["html_message"] = page
+        if not self._events or self._events[-1][1] != event:
             self._said += 1
-            self._events.append((self._said, {"progress": percent, "message": message}))
+            self._events.append((self._said, event))
             if len(self._events) > _KEPT:
                 # The first ones tell what was submitted.
                 del self._events[2]

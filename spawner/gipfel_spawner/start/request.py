@@ -12,7 +12,9 @@ from gipfel_cluster.scheduler.protocol import JobRequest
 from ..account import Account
 from ..form.options import UserOptions
 
-_SERVER = ("{python}", "-I", "-m", "gipfel_extension.singleuser")
+_PYTHON = ("{python}", "-I")
+_SERVER = ("-m", "gipfel_extension.singleuser")
+_VET_FIRST = ("-m", "gipfel_extension.vet_first")
 
 
 class SiteOptions(Frozen):
@@ -36,10 +38,11 @@ class SiteOptions(Frozen):
 def server_spec(
     options: UserOptions, *, cluster: str, edf: str, engine: str, runtime: str, arguments: Sequence[str]
 ) -> JobSpec:
-    """What the node runs: the single-user server in the EDF's container."""
+    """What the node runs: the single-user server in the EDF's container, where asked after a vetting."""
+    first = (*_VET_FIRST, options.vet, options.vet_action or "report", "--") if options.vet else ()
     return JobSpec(
         kind="server",
-        command=(*_SERVER, *arguments),
+        command=(*_PYTHON, *first, *_SERVER, *arguments),
         cluster=cluster,
         edf=edf,
         engine=engine,

@@ -5,6 +5,7 @@ import contextlib
 import time
 from typing import Any
 
+from gipfel_cluster.job.vetting import VettingProgress
 from gipfel_cluster.model import GipfelError, one_line
 from gipfel_cluster.scheduler.protocol import JobStatus
 
@@ -15,6 +16,7 @@ from ..failure.page import Failure
 from ..failure.problem import SpawnProblem
 from ..leaving.spawner import LeavingSpawner
 from .progress import Progress, describe, describe_container, describe_end
+from .vetting import vetting_page, vetting_words
 
 LOOK_SECONDS = 0.25
 _LOG_SECONDS = 5.0
@@ -31,6 +33,9 @@ class StartingSpawner(LeavingSpawner):
 
     _port_taken = False
     _deadline: float | None = None
+    #: Whether the job vets its nodes, and when it said so last.
+    _vets = False
+    _vetting_heard = 0.0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -44,6 +49,7 @@ class StartingSpawner(LeavingSpawner):
 
     def _begin_start(self) -> None:
         self._progress = Progress()
+        self._vets, self._vetting_heard = False, 0.0
         # A little before JupyterHub's own limit, whose message says nothing of the queue.
         limit = self.start_timeout
         self._deadline = None if limit is None else time.monotonic() + max(limit - 2, 1)
@@ -72,7 +78,8 @@ class StartingSpawner(LeavingSpawner):
                 raise await self._end_of_job(status, now - running if running else None)
             if status is not seen and status is not UNSEEN:
                 seen = status
-                self._progress.say(*describe(job_id, status))
+                if not self._vets:
+                    self._progress.say(*describe(job_id, status))
             if self._port_taken and not running and not status.nodes:
                 self._watcher.hurry()
             if status.state == "RUNNING" or self._port_taken:
@@ -81,14 +88,20 @@ class StartingSpawner(LeavingSpawner):
                 address = address or await self._address(status.nodes[0])
                 if address and await self._reaches(address, status):
                     return address, self.port
-            elif running and now - max(running, looked) > _LOG_SECONDS:
+            elif running and not self._vets and now - max(running, looked) > _LOG_SECONDS:
                 # Only of a start that takes its time: each look is a command in the user's account.
                 looked = now
                 self._progress.say(*describe_container(job_id, status, _last(await self._log_tail())))
-            if running and now - running > self.server_timeout:
+            # A vetting has limits of its own, and says that it goes on.
+            if running and now - max(running, self._vetting_heard) > self.server_timeout:
                 raise await self._silent_server(status, address)
             self._check_deadline(status)
             await asyncio.sleep(LOOK_SECONDS)
+
+    def hear_vetting(self, progress: VettingProgress) -> None:
+        """Tell those who wait how far the vetting of the job's nodes is."""
+        self._vets, self._vetting_heard = not progress.ended, time.monotonic()
+        self._progress.say(65, vetting_words(progress), vetting_page(progress))
 
     def _check_deadline(self, status: JobStatus) -> None:
         if self._deadline is not None and time.monotonic() > self._deadline:

@@ -7,9 +7,10 @@ from .images import IMAGES
 from .jobs import JOBS, REFUSALS
 from .network import NETWORK
 from .storage import STORAGE
+from .vetting import VETTING
 
 #: What the scheduler did to a job comes first; what it only says in general comes last.
-CATALOGUE: tuple[Cause, ...] = (*REFUSALS, *JOBS, *STORAGE, *IMAGES, *GPUS, *CONTAINERS, *NETWORK)
+CATALOGUE: tuple[Cause, ...] = (*REFUSALS, *VETTING, *JOBS, *STORAGE, *IMAGES, *GPUS, *CONTAINERS, *NETWORK)
 
 
 def explain(evidence: Evidence) -> Explanation | None:

@@ -1,0 +1,119 @@
+"""What a scored run's report shows: its figures, events and record."""
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ..saturation.lines import heading, subject
+from ..saturation.report import ReportContent, ReportFigure, record_lines
+from ..saturation.shares import shares_of
+from ..telemetry.events import Event, read_events
+from ..telemetry.gpu_lines import gpu_figure, time_series_figure
+from ..telemetry.heat import heat_figure
+from ..telemetry.job_lines import host_figure, job_figure
+from ..telemetry.marks import with_events, with_span
+from ..telemetry.metrics import UserMetrics, read_metrics
+from ..telemetry.overview_lines import coarser
+from ..telemetry.score_bar import score_figure, shares_figure
+from ..telemetry.summaries import Overview
+from .scored_run import ScoredRun
+
+_BUCKETS = 400
+_HEAT_CELLS = 120_000
+_MOST_EVENTS = 200
+_MOST_EVIDENCE = 8
+
+
+def content_of(scored: ScoredRun) -> ReportContent:
+    """The content of a run's report."""
+    record = _record(scored.path)
+    events = read_events(scored.path / "telemetry")
+    edf = record.get("edf")
+    environment = str(edf.get("name", "")) if isinstance(edf, dict) else ""
+    return ReportContent(
+        heading(scored.job, environment=environment),
+        subject(scored.job, scored.recording.label),
+        scored.document(),
+        tuple(_figures(scored, events)),
+        record_lines(record),
+        tuple((_time(e.time_ns), e.node, e.kind, e.message) for e in events[-_MOST_EVENTS:]),
+        f"Made by gipfel on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC. All times are UTC.",
+    )
+
+
+def _figures(scored: ScoredRun, events: tuple[Event, ...]) -> Iterator[ReportFigure]:
+    table = replace(scored.recording.table, segments=())
+    overview = Overview.of_table(table, _BUCKETS)
+    metrics = _metrics(scored.path)
+    yield ReportFigure(
+        "Score and losses",
+        "From the score to 100: where the rest went.",
+        score_figure(scored.document()),
+    )
+    shares = shares_of(scored.job)
+    yield ReportFigure(
+        "Shares over time",
+        "Compute, memory and interconnect add up to the score, the losses to 100.",
+        shares_figure(shares.time_ns, shares.points, simulated=scored.job.simulated, title=""),
+    )
+    if table.gpus:
+        columns = max(20, min(_BUCKETS, _HEAT_CELLS // len(table.gpus)))
+        yield ReportFigure(
+            "GPUs over time",
+            "SM activity: a row per GPU, a column per stretch of time. No colour is no sample.",
+            heat_figure(coarser(overview, columns), "SM_ACTIVE"),
+        )
+        yield ReportFigure(
+            "Activity", "Every metric of every GPU.", with_events(time_series_figure(overview), events)
+        )
+    yield ReportFigure(
+        "Job",
+        "Means over the GPUs, and what the job said of itself.",
+        with_events(job_figure(overview, metrics=metrics), events),
+    )
+    if table.hosts:
+        yield ReportFigure("Hosts", "CPU, memory, input and output.", host_figure(overview))
+    yield from _evidence(scored, overview)
+
+
+def _evidence(scored: ScoredRun, overview: Overview) -> Iterator[ReportFigure]:
+    """Each advice's first piece of evidence, set off on the plot of its GPU or host."""
+    devices = {device.uuid: device for device in overview.devices}
+    for number, advice in enumerate(scored.advice[:_MOST_EVIDENCE]):
+        for each in advice.evidence[:1]:
+            device = devices.get(each.device)
+            if device is None:
+                continue
+            own = gpu_figure(overview, device) if device.kind == "gpu" else host_figure(overview)
+            number_of = device.name if device.index is None else f"GPU {device.index}"
+            yield ReportFigure(
+                f"Evidence for {advice.rule}",
+                f"{number_of} of {device.node or 'the job'}, {_time(each.start_ns)} to {_time(each.end_ns)}: "
+                f"{', '.join(each.metrics)}.",
+                with_span(own, each.start_ns, each.end_ns),
+                number,
+            )
+
+
+def _record(path: Path) -> dict[str, Any]:
+    with suppress(OSError, ValueError, RecursionError):
+        content = json.loads((path / "record.json").read_bytes())
+        if isinstance(content, dict):
+            return content
+    return {}
+
+
+def _metrics(path: Path) -> UserMetrics | None:
+    with suppress(OSError, ValueError):
+        return read_metrics(path)
+    return None
+
+
+def _time(time_ns: int) -> str:
+    with suppress(OverflowError, ValueError, OSError):
+        return f"{datetime.fromtimestamp(time_ns / 1e9, UTC):%Y-%m-%d %H:%M:%S}"
+    return str(time_ns)

@@ -1,0 +1,86 @@
+"""A run or file, scored: what `gipfel score`, `score.json` and the report all show."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gipfel_cluster.runs import runs_root
+
+from ..saturation import Advice, JobScore, Settings, Weights, advise, document_of, score_table
+from ..saturation.sampling import Coarser, coarser_score
+from ..telemetry.imports import Recording, open_recording
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class ScoredRun:
+    """A recording with its score, its advice, and what a longer interval would have shown."""
+
+    path: Path
+    recording: Recording
+    settings: Settings
+    job: JobScore
+    advice: Sequence[Advice]
+    coarser: Coarser | None
+
+    @classmethod
+    def of(cls, path: Path, *, weights: Mapping[str, float] | None = None, gpu: str = "") -> "ScoredRun":
+        """Score what is at a path.
+
+        Parameters
+        ----------
+        gpu
+            The model of GPUs whose recording doesn't name it.
+
+        Raises
+        ------
+        SourceError
+            It can't be read.
+        """
+        found = open_recording(path)
+        if gpu:
+            named = (replace(d, name=d.name or gpu) if d.kind == "gpu" else d for d in found.table.devices)
+            found = replace(found, table=replace(found.table, devices=tuple(named)))
+        settings = Settings(Weights(**dict(weights or {})))
+        job = score_table(found.table, settings, ranks=found.ranks)
+        total = None if job.total is None else job.total.score
+        coarser = coarser_score(found.table, total, settings, ranks=found.ranks)
+        return cls(path, found, settings, job, advise(found.table, job, settings), coarser)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the recording lacks, and what its interval hides."""
+        hidden = self.coarser.sentence if self.coarser else ""
+        return (*self.recording.notes, *([hidden] if hidden else []))
+
+    def document(self) -> dict[str, Any]:
+        """The document of ``score.json`` and of ``gipfel score --json``."""
+        document = document_of(self.job, self.advice)
+        weights = self.settings.weights
+        used = [score.utilization for score in self.job.gpus if score.utilization is not None]
+        return {
+            **document,
+            "schema": SCHEMA,
+            "run": self.recording.label,
+            "source": self.recording.table.source,
+            "utilization": round(sum(used) / len(used), 4) if used else None,
+            "weights": {name: weights.of(name) for name in ("compute", "memory", "interconnect")},
+            "coarser": self.coarser.to_json() if self.coarser else None,
+            "segments": self._segments(),
+            "notes": [*self.notes, *document["notes"]],
+        }
+
+    def _segments(self) -> dict[str, int]:
+        """How many segments were closed, open, torn and unreadable."""
+        states = [segment.state for segment in self.recording.table.segments]
+        return {state: states.count(state) for state in ("closed", "open", "torn", "unreadable")}
+
+
+def path_of(recording: str) -> Path:
+    """A path as it is; a bare name that is none here is that of a run."""
+    path = Path(recording).expanduser()
+    run = runs_root(dict(os.environ)) / recording
+    return run if path.name == recording and not path.exists() and run.is_dir() else path

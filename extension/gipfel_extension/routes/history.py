@@ -1,0 +1,149 @@
+"""``gipfel/runs`` and stretches of them: what was, for looking at, comparing and taking along."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError, model_validator
+
+from gipfel_cluster.model import Frozen, GipfelError, Line, one_line
+
+from ..saturation.compare import compare_documents
+from ..server.download import CONTENT_TYPES, content_of
+from ..server.history import Stretch
+from ..server.views import View
+from ..telemetry.job_lines import compare_figure
+from .base import GipfelRouteHandler, route
+
+_LATEST_MS = 2**53 - 1
+_PIECES = 256
+
+
+class StretchQuery(Frozen):
+    """A run by its name, this server's where empty, and two times in UTC milliseconds."""
+
+    run: Line = ""
+    since: int | None = Field(None, ge=0, le=_LATEST_MS)
+    until: int | None = Field(None, ge=0, le=_LATEST_MS)
+
+    @model_validator(mode="after")
+    def _in_order(self) -> "StretchQuery":
+        if self.since is not None and self.until is not None and self.since >= self.until:
+            raise ValueError("since must be before until")
+        return self
+
+    def open(self, folder: Path) -> Stretch:
+        """What was recorded; reads files."""
+        start, end = (None if ms is None else ms * 1_000_000 for ms in (self.since, self.until))
+        return Stretch(folder, start, end)
+
+
+class _StretchHandler(GipfelRouteHandler):
+    def query_as(self, model: type[Any], *names: str) -> Any:
+        """The query as a frozen model.
+
+        Raises
+        ------
+        GipfelError
+            It does not fit.
+        """
+        given: dict[str, Any] = {name: self.get_query_argument(name, None) for name in names}
+        given = {name: value for name, value in given.items() if value is not None}
+        if "gpus" in model.model_fields:
+            given["gpus"] = tuple(self.get_query_arguments("gpu"))
+        try:
+            return model.model_validate(given)
+        except ValidationError as error:
+            why = error.errors()[0]["msg"]
+            raise GipfelError(one_line(f"The query is not valid: {why}.")) from error
+
+
+class RunsRouteHandler(GipfelRouteHandler):
+    """The user's runs, the newest first."""
+
+    @route
+    async def get(self) -> None:
+        """Answer names, jobs and when they began."""
+        self.finish({"runs": await self.telemetry.runs()})
+
+
+class RangeRouteHandler(_StretchHandler):
+    """Figures and events of a stretch of a run."""
+
+    @route
+    async def get(self) -> None:
+        """Answer as the stream does; from summaries where the time is long."""
+        query = self.query_as(StretchQuery, "run", "since", "until")
+        view = self.query_as(View, "dark", "metric")
+        folder = await self.telemetry.run_named(query.run)
+
+        def answer() -> str:
+            found = {"run": folder.name, **query.open(folder).answer(view)}
+            return json.dumps(found, allow_nan=False)
+
+        text = await asyncio.to_thread(answer)
+        self.set_header("Content-Type", "application/json")
+        self.finish(text)
+
+
+class ScoreRouteHandler(_StretchHandler):
+    """The score of a stretch of a run."""
+
+    @route
+    async def get(self) -> None:
+        """Answer the document of ``gipfel score --json``."""
+        query = self.query_as(StretchQuery, "run", "since", "until")
+        folder = await self.telemetry.run_named(query.run)
+        self.finish(await asyncio.to_thread(lambda: query.open(folder).document()))
+
+
+class CompareRouteHandler(_StretchHandler):
+    """Two runs side by side."""
+
+    @route
+    async def get(self) -> None:
+        """Answer what is different in score, losses and the user's own metrics, and the lines of both."""
+        names = [self.get_query_argument(name, "") for name in ("first", "second")]
+        view = self.query_as(View, "dark")
+        folders = [await self.telemetry.run_named(StretchQuery(run=name).run) for name in names]
+
+        def answer() -> str:
+            both = [Stretch(folder) for folder in folders]
+            documents = [each.document() for each in both]
+            rates = [each.rates() for each in both]
+            own = {n: (rates[0].get(n), rates[1].get(n)) for n in dict.fromkeys((*rates[0], *rates[1]))}
+            pairs = [(folder.name, each.overview) for folder, each in zip(folders, both, strict=True)]
+            found = {
+                "runs": [folder.name for folder in folders],
+                "rows": [row.to_json() for row in compare_documents(documents[0], documents[1], own)],
+                "figure": compare_figure(pairs, dark=view.dark),
+            }
+            return json.dumps(found, allow_nan=False)
+
+        text = await asyncio.to_thread(answer)
+        self.set_header("Content-Type", "application/json")
+        self.finish(text)
+
+
+class DownloadRouteHandler(_StretchHandler):
+    """Samples or image of a stretch, as a file to keep."""
+
+    @route
+    async def get(self, kind: str) -> None:
+        """Send it piece by piece."""
+        query = self.query_as(StretchQuery, "run", "since", "until")
+        folder = await self.telemetry.run_named(query.run)
+        stretch = await asyncio.to_thread(query.open, folder)
+        self.set_header("Content-Type", CONTENT_TYPES[kind])
+        self.set_header("Content-Disposition", f'attachment; filename="{folder.name}.{kind}"')
+        pieces = content_of(stretch, kind)
+        while piece := await asyncio.to_thread(_together, pieces):
+            self.write(piece)
+            await self.flush()
+        self.finish()
+
+
+def _together(pieces: Iterator[bytes]) -> bytes:
+    return b"".join(piece for _, piece in zip(range(_PIECES), pieces, strict=False))

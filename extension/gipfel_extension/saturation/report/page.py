@@ -1,0 +1,195 @@
+"""The HTML of a report. Everything in it that comes from a file is escaped: names may be anybody's."""
+
+import base64
+import gzip
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from ..lines import whole_points
+from ..settings import LOSSES
+from .content import ReportContent, ReportFigure
+
+#: Nothing is loaded from anywhere, whatever a name in a figure says.
+_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+def report_page(
+    content: ReportContent, *, plotly: bytes | None = None, images: Sequence[bytes] | None = None
+) -> str:
+    """The page.
+
+    Parameters
+    ----------
+    plotly
+        plotly.js, with which the figures answer to the mouse.
+    images
+        A PNG for each figure, shown where there is no plotly.js, or no script may run.
+
+    Returns
+    -------
+    str
+        HTML in one piece, about 2 MB with plotly.js.
+    """
+    parts = [
+        "<!doctype html>",
+        '<html lang="en"><head><meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{_text(content.subject or content.heading)}</title>",
+        f"<style>{_part('report.css')}</style></head><body>",
+        f"<h1>{_text(content.heading)}</h1>",
+        f"<p>{_text(content.subject)}</p>",
+        *_score(content.document),
+        *_advice(content, plotly, images),
+        *_figures(content.figures, plotly, images),
+        *_gpus(content.document),
+        *_events(content.events),
+        *_record(content.record),
+        f"<footer>{_text(content.made)}</footer>",
+        *_scripts(content.figures, plotly),
+        "</body></html>",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _score(document: Mapping[str, Any]) -> Iterator[str]:
+    yield '<section id="score"><h2>Score</h2>'
+    score = document.get("score")
+    if score is None:
+        yield "<p>There is no score.</p>"
+    else:
+        points = whole_points({"score": score, **document["losses"]})
+        lost = [f"{name} {points[name]}" for name in LOSSES if points[name]]
+        yield f'<p class="score"><strong>{points["score"]}</strong> of 100, {_text(_bound(document))}</p>'
+        yield f"<p>lost: {_text(' · '.join(lost) or 'nothing')}</p>"
+        utilization = document.get("utilization")
+        if utilization is not None:
+            yield f"<p>Plain utilization, for comparison: {100 * utilization:.0f} %.</p>"
+    yield "<ul>"
+    for note in document.get("notes", ()):
+        yield f"<li>{_text(note)}</li>"
+    yield "</ul></section>"
+
+
+def _bound(document: Mapping[str, Any]) -> str:
+    bottleneck = str(document.get("bottleneck"))
+    share = document.get("binding", {}).get(bottleneck)
+    return f"bottleneck: {bottleneck}" + (f", {100 * share:.0f} % of the time" if share is not None else "")
+
+
+def _advice(content: ReportContent, plotly: bytes | None, images: Sequence[bytes] | None) -> Iterator[str]:
+    advice = content.document.get("advice", ())
+    if not advice:
+        return
+    yield '<section id="advice"><h2>Advice</h2><ol>'
+    for number, each in enumerate(advice):
+        knob = each["knob"]
+        yield f"<li><p>{_text(each['sentence'])} <strong>{_text(each['action'])}</strong>"
+        yield f" ({_text(each['expect'])}: {_link(knob['name'], knob['link'])})</p>"
+        for place, figure in enumerate(content.figures):
+            if figure.advice == number:
+                yield from _figure(place, figure, plotly, images)
+        yield "</li>"
+    yield "</ol></section>"
+
+
+def _figures(
+    figures: Sequence[ReportFigure], plotly: bytes | None, images: Sequence[bytes] | None
+) -> Iterator[str]:
+    for place, figure in enumerate(figures):
+        if figure.advice is None:
+            yield f"<section><h2>{_text(figure.title)}</h2>"
+            yield from _figure(place, figure, plotly, images)
+            yield "</section>"
+
+
+def _figure(
+    place: int, figure: ReportFigure, plotly: bytes | None, images: Sequence[bytes] | None
+) -> Iterator[str]:
+    image = ""
+    if images:
+        data = base64.b64encode(images[place]).decode()
+        image = f'<img alt="{_text(figure.title)}" src="data:image/png;base64,{data}">'
+    if plotly is None:
+        shown = image or "<p>This figure needs plotly or matplotlib where the report is made.</p>"
+    else:
+        height = int(figure.figure.get("layout", {}).get("height", 400))
+        shown = f'<div class="plot" id="figure-{place}" style="min-height:{height}px"></div>'
+        shown += f"<noscript>{image or 'This figure needs JavaScript.'}</noscript>"
+    yield f"<figure>{shown}<figcaption>{_text(figure.caption)}</figcaption></figure>"
+
+
+def _gpus(document: Mapping[str, Any]) -> Iterator[str]:
+    ranks = {uuid: rank["rank"] for rank in document.get("ranks", ()) for uuid in rank["gpus"]}
+    if not document.get("gpus"):
+        return
+    yield '<section id="gpus"><h2>GPUs</h2><div class="wide"><table><thead><tr>'
+    for title in ("node", "GPU", "model", "rank", "score", "bottleneck", "utilization", "confidence"):
+        yield f"<th>{title}</th>"
+    yield "</tr></thead><tbody>"
+    for gpu in document["gpus"]:
+        number = gpu["uuid"] if gpu["index"] is None else gpu["index"]
+        cells = [gpu["node"], number, gpu["name"], ranks.get(gpu["uuid"], "")]
+        cells += [_number(gpu["score"], ".0f"), gpu["bottleneck"] or ""]
+        used = None if gpu["utilization"] is None else 100 * gpu["utilization"]
+        cells += [_number(used, ".0f", " %"), _number(gpu["confidence"], ".2f")]
+        yield "<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in cells) + "</tr>"
+    yield "</tbody></table></div></section>"
+
+
+def _events(events: Sequence[tuple[str, str, str, str]]) -> Iterator[str]:
+    if not events:
+        return
+    yield '<section id="events"><h2>Events</h2><div class="wide"><table><tbody>'
+    for event in events:
+        yield "<tr>" + "".join(f"<td>{_text(part)}</td>" for part in event) + "</tr>"
+    yield "</tbody></table></div></section>"
+
+
+def _record(record: Sequence[tuple[str, str]]) -> Iterator[str]:
+    if not record:
+        return
+    yield '<section id="record"><h2>Record</h2><table><tbody>'
+    for name, value in record:
+        yield f"<tr><th>{_text(name)}</th><td>{_text(value)}</td></tr>"
+    yield "</tbody></table></section>"
+
+
+def _scripts(figures: Sequence[ReportFigure], plotly: bytes | None) -> Iterator[str]:
+    if plotly is None:
+        return
+    packed = base64.b64encode(gzip.compress(plotly, 9, mtime=0)).decode()
+    content = json.dumps([_drawable(figure.figure) for figure in figures], allow_nan=False)
+    # What ends a script's element, begins a comment in it, or ends a line for JavaScript alone.
+    for sign in "<>&\u2028\u2029":
+        content = content.replace(sign, f"\\u{ord(sign):04x}")
+    yield f'<script type="application/json" id="figures">{content}</script>'
+    yield f'<script type="text/plain" id="plotly">{packed}</script>'
+    yield f"<script>{_part('report.js')}</script>"
+
+
+def _drawable(figure: Mapping[str, Any]) -> dict[str, Any]:
+    """Without the traces' names for live views, which plotly takes for parts of a selector."""
+    traces = [{key: value for key, value in trace.items() if key != "uid"} for trace in figure["data"]]
+    return {"data": traces, "layout": figure["layout"]}
+
+
+def _part(name: str) -> str:
+    return files(__package__).joinpath(name).read_text()
+
+
+def _link(name: str, address: str) -> str:
+    if not address.startswith("https://"):
+        return _text(name)
+    return f'<a href="{_text(address)}" rel="noreferrer">{_text(name)}</a>'
+
+
+def _number(value: float | None, form: str, unit: str = "") -> str:
+    return "" if value is None else f"{value:{form}}{unit}"
+
+
+def _text(value: object) -> str:
+    return escape("".join(letter if letter.isprintable() else " " for letter in str(value)))

@@ -1,0 +1,106 @@
+"""Score, losses and advice of what pages look at, at a pace that leaves room for everything else."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..saturation import advise, document_of, score_table
+from ..telemetry.events import Event, read_events
+from ..telemetry.ranks import gpus_by_rank, read_ranks
+from ..telemetry.sample import SampleTable
+
+_SHORTEST_PAUSE_S = 5.0
+#: Scoring takes at most this share of a core.
+_SHARE = 0.1
+_GLANCE_S = 0.5
+
+
+@dataclass(frozen=True)
+class Analysed:
+    """A window's score as its document, and the run's events."""
+
+    window: float
+    document: Mapping[str, Any]
+    events: tuple[Event, ...]
+
+
+def judged(table: SampleTable, telemetry: Path) -> dict[str, Any]:
+    """The document of ``gipfel score --json`` for a table of a run."""
+    job = score_table(table, ranks=gpus_by_rank(read_ranks(telemetry)))
+    return document_of(job, advise(table, job))
+
+
+class SaturationAnalysis:
+    """A thread that scores, as long as somebody wants to know.
+
+    Parameters
+    ----------
+    table
+        The samples of the last so many seconds; called on the thread.
+    telemetry
+        The run folder's ``telemetry``.
+    wanted
+        The windows, in seconds, that pages look at now.
+    publish
+        Takes what was found; called on the thread.
+    """
+
+    def __init__(
+        self,
+        table: Callable[[float], SampleTable],
+        telemetry: Path,
+        wanted: Callable[[], set[float]],
+        publish: Callable[[Analysed], None],
+        log: logging.Logger,
+    ) -> None:
+        self._table = table
+        self._telemetry = telemetry
+        self._wanted = wanted
+        self._publish = publish
+        self._log = log
+        self._closing = threading.Event()
+        self._asked = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="gipfel-score", daemon=True)
+        self._thread.start()
+
+    def ask(self) -> None:
+        """Somebody looks at something new: don't wait for the next turn."""
+        self._asked.set()
+
+    def close(self, limit_s: float) -> None:
+        """End the thread."""
+        self._closing.set()
+        self._asked.set()
+        self._thread.join(limit_s)
+
+    def _run(self) -> None:
+        failing = False
+        while not self._closing.is_set():
+            wanted = self._wanted()
+            self._asked.clear()
+            started = time.thread_time()
+            try:
+                events = read_events(self._telemetry) if wanted else ()
+                for window in sorted(wanted):
+                    document = judged(self._table(window), self._telemetry)
+                    self._publish(Analysed(window, document, events))
+                failing = False
+            except Exception:  # noqa: BLE001 - a thread that ended would leave every page with an old score
+                if not failing:
+                    self._log.exception("This run can't be scored; trying again.")
+                failing = True
+            spent = time.thread_time() - started
+            self._rest(max(_SHORTEST_PAUSE_S, spent / _SHARE) if wanted else _SHORTEST_PAUSE_S, spent)
+
+    def _rest(self, pause_s: float, spent_s: float) -> None:
+        """Wait for the next turn, or for somebody who asks; who asks often waits as long as scoring takes."""
+        end = time.monotonic() + pause_s
+        soonest = time.monotonic() + min(pause_s, max(_GLANCE_S, 2 * spent_s))
+        while not self._closing.is_set() and (left := end - time.monotonic()) > 0:
+            if self._asked.wait(left):
+                self._closing.wait(max(0.0, soonest - time.monotonic()))
+                return

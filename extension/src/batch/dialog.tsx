@@ -1,0 +1,202 @@
+import type { Dialog } from '@jupyterlab/apputils';
+import type { TranslationBundle } from '@jupyterlab/translation';
+import { ReactWidget } from '@jupyterlab/ui-components';
+import * as React from 'react';
+
+import type { IBatchForm, IBatchRequest, IParameter } from './requests';
+
+type Values = Record<string, string>;
+
+interface IState {
+  readonly parameters: Values;
+  readonly edf: string;
+  readonly nodes: string;
+  readonly gpus: string;
+  readonly time: string;
+  readonly output: string;
+  readonly resume: boolean;
+}
+
+/** What is typed for a notebook's batch job. */
+export class BatchDialogBody extends ReactWidget implements Dialog.IBodyWidget<IBatchRequest> {
+  constructor(
+    private readonly _path: string,
+    private readonly _form: IBatchForm,
+    private readonly _trans: TranslationBundle
+  ) {
+    super();
+    this.addClass('jp-Gipfel-batch-dialog');
+    const folder = _path.includes('/') ? _path.slice(0, _path.lastIndexOf('/') + 1) : '';
+    this._state = {
+      parameters: {},
+      edf: _form.edf,
+      nodes: '1',
+      gpus: '0',
+      time: '',
+      output: folder + _form.output,
+      resume: false
+    };
+  }
+
+  /** The request; values that are left empty keep the notebook's own. */
+  getValue(): IBatchRequest {
+    const { parameters, edf, nodes, gpus, time, output, resume } = this._state;
+    const given = Object.entries(parameters).filter(([, value]) => value !== '');
+    const grid = given.filter(([, value]) => value.startsWith('*'));
+    return {
+      path: this._path,
+      output,
+      parameters: Object.fromEntries(given.filter(([, value]) => !value.startsWith('*'))),
+      grid: Object.fromEntries(grid.map(([name, value]) => [name, value.slice(1).trim()])),
+      edf,
+      nodes: Number(nodes) || 1,
+      gpus_per_node: Number(gpus) || 0,
+      time,
+      resume
+    };
+  }
+
+  protected override render(): React.JSX.Element {
+    return (
+      <BatchFields
+        form={this._form}
+        first={this._state}
+        trans={this._trans}
+        onChange={state => {
+          this._state = state;
+        }}
+      />
+    );
+  }
+
+  private _state: IState;
+}
+
+function BatchFields(props: {
+  form: IBatchForm;
+  first: IState;
+  trans: TranslationBundle;
+  onChange: (state: IState) => void;
+}): React.JSX.Element {
+  const { form, trans, onChange } = props;
+  const [state, setState] = React.useState(props.first);
+  const change = (part: Partial<IState>): void => {
+    const next = { ...state, ...part };
+    setState(next);
+    onChange(next);
+  };
+  return (
+    <div className="jp-Gipfel-batch-fields">
+      {form.parameters.length > 0 && (
+        <fieldset>
+          <legend>{trans.__('Parameters')}</legend>
+          {form.parameters.map(each => (
+            <ParameterField
+              key={each.name}
+              parameter={each}
+              value={state.parameters[each.name] ?? ''}
+              onChange={value => {
+                change({ parameters: { ...state.parameters, [each.name]: value } });
+              }}
+            />
+          ))}
+          <p>
+            {trans.__('Empty: the value in the notebook. A star makes a grid of runs: * 0.1,0.01 or * 0..3')}
+          </p>
+        </fieldset>
+      )}
+      <JobFields form={form} state={state} trans={trans} change={change} />
+    </div>
+  );
+}
+
+function JobFields(props: {
+  form: IBatchForm;
+  state: IState;
+  trans: TranslationBundle;
+  change: (part: Partial<IState>) => void;
+}): React.JSX.Element {
+  const { form, state, trans, change } = props;
+  const text = (name: TextName, label: string, hint = ''): React.JSX.Element => (
+    <TextField name={name} label={label} hint={hint} value={state[name]} change={change} />
+  );
+  return (
+    <fieldset>
+      <legend>
+        {form.scheduler === 'local' ? trans.__('Job on this machine') : trans.__('Job on Slurm')}
+      </legend>
+      {text('edf', trans.__('Environment (EDF)'), trans.__('none: the node itself'))}
+      <datalist id="jp-Gipfel-edfs">
+        {form.edfs.map(each => (
+          <option key={each} value={each} />
+        ))}
+      </datalist>
+      {text('gpus', trans.__('GPUs per node'))}
+      {text('nodes', trans.__('Nodes'))}
+      {text('time', trans.__('Time'), trans.__('the default; such as 01:30:00'))}
+      {text('output', trans.__('Executed notebook'))}
+      <label className="jp-mod-check">
+        <input
+          type="checkbox"
+          name="resume"
+          checked={state.resume}
+          onChange={event => {
+            change({ resume: event.target.checked });
+          }}
+        />
+        <span>{trans.__("Resume: keep finished cells, and run only those tagged 'setup' again")}</span>
+      </label>
+    </fieldset>
+  );
+}
+
+type TextName = 'edf' | 'nodes' | 'gpus' | 'time' | 'output';
+
+function TextField(props: {
+  name: TextName;
+  label: string;
+  hint: string;
+  value: string;
+  change: (part: Partial<IState>) => void;
+}): React.JSX.Element {
+  const { name, label, hint, value, change } = props;
+  return (
+    <label>
+      <span>{label}</span>
+      <input
+        name={name}
+        value={value}
+        placeholder={hint}
+        list={name === 'edf' ? 'jp-Gipfel-edfs' : undefined}
+        inputMode={name === 'nodes' || name === 'gpus' ? 'numeric' : undefined}
+        onChange={event => {
+          change({ [name]: event.target.value });
+        }}
+      />
+    </label>
+  );
+}
+
+function ParameterField(props: {
+  parameter: IParameter;
+  value: string;
+  onChange: (value: string) => void;
+}): React.JSX.Element {
+  const { parameter, value, onChange } = props;
+  return (
+    <label title={parameter.help}>
+      <span>
+        {parameter.name}
+        {parameter.type && <small> {parameter.type}</small>}
+      </span>
+      <input
+        name={`parameter-${parameter.name}`}
+        value={value}
+        placeholder={parameter.default}
+        onChange={event => {
+          onChange(event.target.value);
+        }}
+      />
+    </label>
+  );
+}

@@ -1,0 +1,21 @@
+import * as React from 'react';
+
+/** What is missing or went wrong, with a shape before it, and what to do next as its children. */
+export function Notice(props: {
+  shape: string;
+  text: string;
+  error?: boolean;
+  children?: React.ReactNode;
+}): React.JSX.Element {
+  return (
+    <div
+      className={props.error ? 'jp-Gipfel-notice jp-mod-error' : 'jp-Gipfel-notice'}
+      role={props.error ? 'alert' : undefined}
+    >
+      <p>
+        <span aria-hidden="true">{props.shape}</span> {props.text}
+      </p>
+      {props.children}
+    </div>
+  );
+}

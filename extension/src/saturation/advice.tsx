@@ -1,0 +1,84 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+import * as React from 'react';
+
+import type { SaturationModel } from '../model';
+import type { IAdvice } from '../tokens';
+
+/** So many pieces at once; the rest is one press away. */
+const FIRST = 3;
+const MARGIN = 0.5;
+
+/** What to do, each with the stretch that shows why. */
+export function AdviceList(props: {
+  advice: readonly IAdvice[];
+  model: SaturationModel;
+  trans: TranslationBundle;
+}): React.JSX.Element | null {
+  const { advice, model, trans } = props;
+  const [all, setAll] = React.useState(false);
+  if (advice.length === 0) {
+    return null;
+  }
+  const shown = all ? advice : advice.slice(0, FIRST);
+  return (
+    <section className="jp-Gipfel-view" aria-label={trans.__('Advice')}>
+      <ul className="jp-Gipfel-advice">
+        {shown.map(each => (
+          <Item key={each.rule} advice={each} model={model} trans={trans} />
+        ))}
+      </ul>
+      {advice.length > FIRST && (
+        <button
+          className="jp-Gipfel-link"
+          aria-expanded={all}
+          onClick={() => {
+            setAll(!all);
+          }}
+        >
+          {all ? trans.__('fewer') : trans.__('%1 more', advice.length - FIRST)}
+        </button>
+      )}
+    </section>
+  );
+}
+
+function Item(props: {
+  advice: IAdvice;
+  model: SaturationModel;
+  trans: TranslationBundle;
+}): React.JSX.Element {
+  const { advice, model, trans } = props;
+  return (
+    <li>
+      <p>
+        <span aria-hidden="true">⚑</span> {advice.sentence} {advice.action}
+      </p>
+      <p className="jp-Gipfel-small">
+        {advice.expect} ·{' '}
+        <a href={advice.knob.link} target="_blank" rel="noopener noreferrer">
+          {advice.knob.name}
+        </a>
+      </p>
+      <button
+        className="jp-Gipfel-link"
+        onClick={() => {
+          show(advice, model);
+        }}
+      >
+        {trans.__('show')}
+        <span className="jp-Gipfel-hidden"> {trans.__('the evidence on the plots')}</span>
+      </button>
+    </li>
+  );
+}
+
+/** Zoom to where it shows best, with some time before and after. */
+function show(advice: IAdvice, model: SaturationModel): void {
+  const evidence = advice.evidence[0];
+  if (!evidence) {
+    return;
+  }
+  const [since, until] = [evidence.start_ns / 1e6, evidence.end_ns / 1e6];
+  const around = Math.max(10_000, MARGIN * (until - since));
+  model.shown.setSpan({ sinceMs: since - around, untilMs: until + around }, evidence);
+}

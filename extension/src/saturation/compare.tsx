@@ -1,0 +1,161 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+import * as React from 'react';
+
+import type { SaturationModel } from '../model';
+import { Notice } from '../notice';
+import { FigureView } from '../plot';
+import type { IComparison, IFigure, IRunName } from '../tokens';
+import { runLabel } from './toolbar';
+
+/** What is shown beside another run: a table of what is different, and the lines of both. */
+export function Compare(props: {
+  model: SaturationModel;
+  runs: readonly IRunName[];
+  trans: TranslationBundle;
+}): React.JSX.Element {
+  const { model, runs, trans } = props;
+  const shown = runs.find(run =>
+    model.shown.runName === '' ? run.current : run.run === model.shown.runName
+  );
+  const others = runs.filter(run => run !== shown);
+  const [other, setOther] = React.useState('');
+  if (others.length === 0) {
+    return (
+      <Notice
+        shape="○"
+        text={trans.__('There is no other run yet. The next job can be compared with this.')}
+      />
+    );
+  }
+  return (
+    <section className="jp-Gipfel-view" aria-label={trans.__('Compare two runs')}>
+      <div className="jp-Gipfel-viewHead">
+        <h3>{trans.__('Compare with')}</h3>
+        <select
+          aria-label={trans.__('The run to compare with')}
+          value={other}
+          onChange={event => {
+            setOther(event.target.value);
+          }}
+        >
+          <option value="">{trans.__('choose a run…')}</option>
+          {others.map(run => (
+            <option key={run.run} value={run.run}>
+              {runLabel(run)}
+            </option>
+          ))}
+        </select>
+      </div>
+      {other !== '' && (
+        <Found
+          key={`${other} ${model.shown.runName} ${model.shown.dark}`}
+          other={other}
+          model={model}
+          trans={trans}
+        />
+      )}
+    </section>
+  );
+}
+
+/** What is different between one other run and what is shown. */
+function Found(props: {
+  other: string;
+  model: SaturationModel;
+  trans: TranslationBundle;
+}): React.JSX.Element {
+  const { other, model, trans } = props;
+  const [found, setFound] = React.useState<IComparison | null>(null);
+  const [problem, setProblem] = React.useState('');
+  React.useEffect(() => {
+    let gone = false;
+    model.requests.compare(other, model.shown.runName, model.shown.dark).then(
+      comparison => {
+        if (!gone) {
+          setFound(comparison);
+        }
+      },
+      (error: unknown) => {
+        if (!gone) {
+          setProblem(error instanceof Error ? error.message : String(error));
+        }
+      }
+    );
+    return (): void => {
+      gone = true;
+    };
+  }, [model, other]);
+  if (problem !== '') {
+    return <Notice error shape="✗" text={problem} />;
+  }
+  if (!found) {
+    return <Notice shape="◐" text={trans.__('Both runs are being read…')} />;
+  }
+  return (
+    <>
+      <Table found={found} trans={trans} />
+      <Lines figure={found.figure} label={trans.__('Lines of both runs')} />
+    </>
+  );
+}
+
+function Table(props: { found: IComparison; trans: TranslationBundle }): React.JSX.Element {
+  const { found, trans } = props;
+  return (
+    <div className="jp-Gipfel-scroll">
+      <table className="jp-Gipfel-table">
+        <thead>
+          <tr>
+            <th scope="col">{trans.__('of 100, or in %')}</th>
+            <th scope="col">{found.runs[0]}</th>
+            <th scope="col">{found.runs[1]}</th>
+            <th scope="col">{trans.__('change')}</th>
+          </tr>
+        </thead>
+        <tbody>
+          {found.rows.map(row => (
+            <tr key={row.name} data-better={row.better ?? ''}>
+              <th scope="row">{row.name}</th>
+              <td>{number(row.first)}</td>
+              <td>{number(row.second)}</td>
+              <td>
+                {row.better === null ? '' : row.better ? '▲ ' : '▼ '}
+                {row.change === null ? '–' : (row.change > 0 ? '+' : '') + number(row.change)}
+                {row.better !== null && (
+                  <span className="jp-Gipfel-hidden">
+                    {' '}
+                    {row.better ? trans.__('better') : trans.__('worse')}
+                  </span>
+                )}
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+function Lines(props: { figure: IFigure; label: string }): React.JSX.Element {
+  const node = React.useRef<HTMLDivElement>(null);
+  React.useEffect(() => {
+    if (!node.current) {
+      return undefined;
+    }
+    const view = new FigureView(node.current);
+    view.set(props.figure);
+    void view.draw().catch(() => undefined);
+    return (): void => {
+      view.dispose();
+    };
+  }, [props.figure]);
+  return <div className="jp-Gipfel-figure" role="figure" aria-label={props.label} ref={node} />;
+}
+
+function number(value: number | null): string {
+  if (value === null) {
+    return '–';
+  }
+  const size = Math.abs(value);
+  return size >= 1000 ? value.toFixed(0) : size >= 1 ? value.toFixed(1) : value.toFixed(2);
+}

@@ -1,0 +1,50 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+import * as React from 'react';
+
+import type { SaturationModel } from '../model';
+import type { IRunEvent } from '../tokens';
+
+const AROUND_MS = 60_000;
+const BAD = new Set(['xid', 'gpu_lost', 'node_lost', 'disk_full', 'samples_lost']);
+
+/** What happened to the recording and to the GPUs, the newest first. */
+export function Events(props: {
+  events: readonly IRunEvent[];
+  model: SaturationModel;
+  trans: TranslationBundle;
+}): React.JSX.Element | null {
+  const { events, model, trans } = props;
+  if (events.length === 0) {
+    return null;
+  }
+  const bad = events.filter(event => BAD.has(event.kind)).length;
+  return (
+    <details className="jp-Gipfel-more jp-Gipfel-view">
+      <summary>
+        {trans._n('%1 event', '%1 events', events.length)}
+        {bad > 0 && ` · ✗ ${bad}`}
+      </summary>
+      <ul className="jp-Gipfel-events">
+        {[...events].reverse().map((event, place) => (
+          <li key={`${event.time_ms}-${place}`}>
+            <button
+              className="jp-Gipfel-link"
+              title={trans.__('Show the minutes around it')}
+              onClick={() => {
+                model.shown.setSpan({
+                  sinceMs: event.time_ms - AROUND_MS,
+                  untilMs: event.time_ms + AROUND_MS
+                });
+              }}
+            >
+              <time dateTime={new Date(event.time_ms).toISOString()}>
+                {new Date(event.time_ms).toISOString().slice(11, 19)}
+              </time>
+            </button>{' '}
+            <span aria-hidden="true">{BAD.has(event.kind) ? '✗' : '⚑'}</span> {event.node}: {event.message}
+          </li>
+        ))}
+      </ul>
+    </details>
+  );
+}

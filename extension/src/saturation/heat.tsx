@@ -1,0 +1,62 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+import * as React from 'react';
+
+import type { SaturationModel } from '../model';
+import { Figure } from './figure';
+
+/** The metrics of the heat map, as the server knows them. */
+const METRICS: readonly (readonly [string, string])[] = [
+  ['SM_ACTIVE', 'SM active'],
+  ['PIPE_TENSOR_ACTIVE', 'tensor active'],
+  ['DRAM_ACTIVE', 'DRAM active'],
+  ['GPU_UTIL', 'utilization'],
+  ['SM_OCCUPANCY', 'SM occupancy'],
+  ['NVLINK_RX_BYTES', 'NVLink in'],
+  ['PCIE_RX_BYTES', 'PCIe in'],
+  ['POWER_USAGE', 'power'],
+  ['GPU_TEMP', 'temperature'],
+  ['SM_CLOCK', 'SM clock']
+];
+
+/** Every GPU of the job over time; a row that is clicked shows its GPU's plots. */
+export function Heat(props: { model: SaturationModel; trans: TranslationBundle }): React.JSX.Element {
+  const { model, trans } = props;
+  const choose = (row: number): void => {
+    const gpu = model.shown.gpus[row];
+    if (gpu) {
+      model.shown.toggleGpu(gpu.uuid);
+    }
+  };
+  return (
+    <section className="jp-Gipfel-view" aria-label={trans.__('GPUs over time')}>
+      <div className="jp-Gipfel-viewHead">
+        <h3>{trans.__('GPUs over time')}</h3>
+        <label>
+          <span className="jp-Gipfel-hidden">{trans.__('Metric of the heat map')}</span>
+          <select
+            value={model.shown.metric}
+            onChange={event => {
+              model.shown.setMetric(event.target.value);
+            }}
+          >
+            {METRICS.map(([metric, label]) => (
+              <option key={metric} value={metric}>
+                {label}
+              </option>
+            ))}
+          </select>
+        </label>
+      </div>
+      <Figure
+        model={model}
+        name="heat"
+        label={trans.__('Heat map: a row per GPU, a column per stretch of time')}
+        trans={trans}
+        onRow={choose}
+      />
+      <p className="jp-Gipfel-small">
+        {trans.__('Click a row, or choose below, for SM, tensor, DRAM, links, clock and power of a GPU.')}
+      </p>
+    </section>
+  );
+}

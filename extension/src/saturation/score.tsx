@@ -1,0 +1,151 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+import * as React from 'react';
+
+import type { IScore } from '../tokens';
+
+/** The score, what made it, and the staircase of what was lost; together 100. */
+export function Score(props: { score: IScore; trans: TranslationBundle }): React.JSX.Element {
+  const { score, trans } = props;
+  if (score.score === null) {
+    return (
+      <div className="jp-Gipfel-score">
+        <p>
+          {trans.__('No score yet: no GPU metric that could be scored was recorded.')} {score.notes[0] ?? ''}
+        </p>
+      </div>
+    );
+  }
+  const { score: points, ...losses } = wholePoints({ score: score.score, ...known(score.losses) });
+  const lost = Object.entries(losses)
+    .filter(([, each]) => each > 0)
+    .sort((a, b) => b[1] - a[1]);
+  return (
+    <div className="jp-Gipfel-score">
+      <div className="jp-Gipfel-scoreLine">
+        <strong className="jp-Gipfel-points" title={trans.__('points of 100')}>
+          {points}
+        </strong>
+        <Bar points={points ?? 0} lost={lost} label={trans.__('%1 of 100 points', points)} />
+        <span>{bound(score, trans)}</span>
+      </div>
+      <p className="jp-Gipfel-lost">
+        {trans.__('lost:')}{' '}
+        {lost.length > 0
+          ? lost.map(([name, each]) => `${name}\u00a0${each}`).join(' · ')
+          : trans.__('nothing')}{' '}
+        <span className="jp-Gipfel-sum">
+          ({points} + {100 - (points ?? 0)} = 100)
+        </span>
+      </p>
+      <details className="jp-Gipfel-more">
+        <summary>{trans.__('Staircase, confidence, notes')}</summary>
+        <Staircase points={points ?? 0} lost={lost} />
+        <Particulars score={score} trans={trans} />
+      </details>
+    </div>
+  );
+}
+
+function Bar(props: { points: number; lost: readonly [string, number][]; label: string }): React.JSX.Element {
+  return (
+    <span className="jp-Gipfel-bar" role="img" aria-label={props.label}>
+      <span className="jp-Gipfel-barFull" style={{ width: `${props.points}%` }} />
+      {props.lost.map(([name, each]) => (
+        <span
+          key={name}
+          className="jp-Gipfel-barLost"
+          data-loss={name}
+          title={`${name} ${each}`}
+          style={{ width: `${each}%` }}
+        />
+      ))}
+    </span>
+  );
+}
+
+/** Each loss as a step from the score up to 100. */
+function Staircase(props: { points: number; lost: readonly [string, number][] }): React.JSX.Element {
+  const steps: [string, number][] = [['score', props.points], ...props.lost];
+  const begins = steps.map((_, place) => steps.slice(0, place).reduce((sum, [, each]) => sum + each, 0));
+  return (
+    <ol className="jp-Gipfel-steps">
+      {steps.map(([name, each], place) => (
+        <li key={name}>
+          <span className="jp-Gipfel-stepName">{name}</span>
+          <span className="jp-Gipfel-stepRoom">
+            <span
+              className={place === 0 ? 'jp-Gipfel-barFull' : 'jp-Gipfel-barLost'}
+              data-loss={name}
+              style={{ marginLeft: `${begins[place]}%`, width: `${each}%` }}
+            />
+          </span>
+          <span className="jp-Gipfel-stepPoints">{each}</span>
+        </li>
+      ))}
+    </ol>
+  );
+}
+
+function Particulars(props: { score: IScore; trans: TranslationBundle }): React.JSX.Element {
+  const { score, trans } = props;
+  const parts = [
+    trans.__('confidence %1', (score.confidence ?? 0).toFixed(2)),
+    trans.__('a sample every %1 s', score.interval_s)
+  ];
+  if (score.spread && score.gpus.length > 1) {
+    parts.push(trans.__('GPUs from %1 to %2', ...range(score)));
+  }
+  const util = mean(score.gpus.map(gpu => gpu.utilization));
+  if (util !== null) {
+    parts.push(trans.__('plain utilization %1 %', Math.round(100 * util)));
+  }
+  if (score.startup_s >= 1) {
+    parts.push(trans.__('%1 s of start-up are not scored', Math.round(score.startup_s)));
+  }
+  return (
+    <>
+      <p className="jp-Gipfel-small">{parts.join(' · ')}</p>
+      {score.notes.length > 0 && (
+        <ul className="jp-Gipfel-small">
+          {score.notes.map(note => (
+            <li key={note}>{note}</li>
+          ))}
+        </ul>
+      )}
+    </>
+  );
+}
+
+function range(score: IScore): [number, number] {
+  const { worst, gap } = score.spread ?? { worst: 0, gap: 0 };
+  return [Math.round(worst), Math.round(worst + gap)];
+}
+
+function bound(score: IScore, trans: TranslationBundle): string {
+  const name = score.bottleneck ?? '';
+  const share = score.binding[name];
+  return share === undefined || share === null
+    ? trans.__('bottleneck: %1', name)
+    : trans.__('%1-bound %2 % of the time', name, Math.round(100 * share));
+}
+
+function known(values: Readonly<Record<string, number | null>>): Record<string, number> {
+  return Object.fromEntries(Object.entries(values).map(([name, value]) => [name, value ?? 0]));
+}
+
+function mean(values: readonly (number | null)[]): number | null {
+  const there = values.filter(value => value !== null);
+  return there.length > 0 ? there.reduce((sum, value) => sum + value, 0) / there.length : null;
+}
+
+/** Parts of 100 as whole numbers that still add up: the largest remainders are rounded up. */
+function wholePoints(parts: Readonly<Record<string, number>>): Record<string, number> {
+  const rests = Object.entries(parts).map(([name, part]) => ({ name, rest: part - Math.floor(part) }));
+  const sum = Object.values(parts).reduce((total, part) => total + part, 0);
+  const floors = Object.values(parts).reduce((total, part) => total + Math.floor(part), 0);
+  rests.sort((a, b) => b.rest - a.rest);
+  const up = new Set(rests.slice(0, Math.round(sum) - floors).map(each => each.name));
+  return Object.fromEntries(
+    Object.entries(parts).map(([name, part]) => [name, Math.floor(part) + (up.has(name) ? 1 : 0)])
+  );
+}

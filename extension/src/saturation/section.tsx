@@ -1,0 +1,138 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+import { UseSignal } from '@jupyterlab/ui-components';
+import * as React from 'react';
+
+import type { SaturationModel } from '../model';
+import { Notice } from '../notice';
+import type { ISection } from '../section';
+import type { IRunName } from '../tokens';
+import { AdviceList } from './advice';
+import { Compare } from './compare';
+import { Events } from './events';
+import { Figure } from './figure';
+import { Gpus } from './gpus';
+import { Heat } from './heat';
+import { Score } from './score';
+import { Sharing } from './sharing';
+import { Notices, StatusLine } from './status';
+import { Toolbar } from './toolbar';
+
+/** How well the GPUs of a run are used: score, losses, advice, and the plots that show it. */
+export function saturationSection(
+  model: SaturationModel,
+  trans: TranslationBundle,
+  openNotebook: () => void
+): ISection {
+  const Summary = (): React.JSX.Element => (
+    <UseSignal signal={model.stateChanged}>
+      {(): React.JSX.Element => <StatusLine model={model} trans={trans} />}
+    </UseSignal>
+  );
+  const Body = (): React.JSX.Element => (
+    <UseSignal signal={model.stateChanged}>
+      {(): React.JSX.Element => <Views model={model} trans={trans} openNotebook={openNotebook} />}
+    </UseSignal>
+  );
+  return {
+    id: 'saturation',
+    title: trans.__('Saturation'),
+    setVisible: visible => {
+      model.setVisible(visible);
+    },
+    Summary,
+    Body
+  };
+}
+
+interface IViewsProps {
+  readonly model: SaturationModel;
+  readonly trans: TranslationBundle;
+  readonly openNotebook: () => void;
+}
+
+function Views(props: IViewsProps): React.JSX.Element {
+  const { model, trans } = props;
+  const [runs, setRuns] = React.useState<readonly IRunName[]>([]);
+  const [comparing, setComparing] = React.useState(false);
+  const readRuns = (): void => {
+    void model.requests.runs().then(setRuns, () => undefined);
+  };
+  return (
+    <div className="jp-Gipfel-saturation" aria-busy={model.busy}>
+      <Toolbar
+        model={model}
+        runs={runs}
+        comparing={comparing}
+        trans={trans}
+        onRuns={readRuns}
+        onCompare={() => {
+          readRuns();
+          setComparing(!comparing);
+        }}
+      />
+      <Notices model={model} trans={trans} />
+      {model.problem !== '' && <Notice error shape="✗" text={model.problem} />}
+      {model.busy && !model.shown.live && (
+        <p className="jp-Gipfel-small jp-Gipfel-pad" role="status">
+          ◐ {trans.__('Reading the run…')}
+        </p>
+      )}
+      {model.score && model.shown.gpus.length > 0 && <Score score={model.score} trans={trans} />}
+      {comparing && <Compare model={model} runs={runs} trans={trans} />}
+      <Plots model={model} trans={trans} />
+      <Sharing model={model} trans={trans} />
+      <div className="jp-Gipfel-actions">
+        {model.status?.simulated === true && model.shown.runName === '' && (
+          <button className="jp-mod-styled" disabled={model.busy} onClick={() => void model.stopSimulation()}>
+            {trans.__('Stop the simulated source')}
+          </button>
+        )}
+        <button className="jp-mod-styled" onClick={props.openNotebook}>
+          {trans.__('Open the measure-saturation notebook')}
+        </button>
+      </div>
+    </div>
+  );
+}
+
+function Plots(props: { model: SaturationModel; trans: TranslationBundle }): React.JSX.Element {
+  const { model, trans } = props;
+  const some = model.shown.gpus.length > 0;
+  const host = (
+    <Figure model={model} name="host" label={trans.__('CPU, memory, input and output')} trans={trans} />
+  );
+  return (
+    <>
+      {(some || (model.figure('job')?.data.length ?? 0) > 0) && (
+        <Figure model={model} name="job" label={trans.__('Means over the GPUs of the job')} trans={trans} />
+      )}
+      {model.score && <AdviceList advice={model.score.advice} model={model} trans={trans} />}
+      {some && <Heat model={model} trans={trans} />}
+      {some && <Gpus model={model} trans={trans} />}
+      {model.figure('host')?.data.length ? (
+        some ? (
+          <Folded title={trans.__('Host')}>{host}</Folded>
+        ) : (
+          host
+        )
+      ) : null}
+      <Events events={model.events} model={model} trans={trans} />
+    </>
+  );
+}
+
+/** Drawn only while it is open. */
+function Folded(props: { title: string; children: React.ReactNode }): React.JSX.Element {
+  const [open, setOpen] = React.useState(false);
+  return (
+    <details
+      className="jp-Gipfel-more jp-Gipfel-view"
+      onToggle={event => {
+        setOpen(event.currentTarget.open);
+      }}
+    >
+      <summary>{props.title}</summary>
+      {open && props.children}
+    </details>
+  );
+}

@@ -1,0 +1,37 @@
+import { PageConfig } from '@jupyterlab/coreutils';
+import type { TranslationBundle } from '@jupyterlab/translation';
+import * as React from 'react';
+
+import type { SaturationModel } from '../model';
+
+/** The user's consent that the hub's administrators see the score; nothing where there is no hub. */
+export function Sharing(props: {
+  model: SaturationModel;
+  trans: TranslationBundle;
+}): React.JSX.Element | null {
+  const { model, trans } = props;
+  const [shared, setShared] = React.useState<boolean | null>(null);
+  const hub = PageConfig.getOption('hubPrefix') !== '';
+  React.useEffect(() => {
+    if (hub) {
+      model.requests.shares().then(setShared, () => undefined);
+    }
+  }, [model, hub]);
+  if (shared === null) {
+    return null;
+  }
+  return (
+    <label className="jp-Gipfel-check jp-Gipfel-small jp-Gipfel-pad">
+      <input
+        type="checkbox"
+        checked={shared}
+        onChange={() => {
+          void model.attempt(async () => {
+            setShared(await model.requests.share(!shared));
+          });
+        }}
+      />
+      {trans.__("Administrators may see this server's score and bottleneck")}
+    </label>
+  );
+}

@@ -1,0 +1,111 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+import * as React from 'react';
+
+import type { SaturationModel } from '../model';
+import { Notice } from '../notice';
+
+const TICK_MS = 1000;
+
+interface IStatusProps {
+  readonly model: SaturationModel;
+  readonly trans: TranslationBundle;
+}
+
+/** A shape, a word and the age; the shape alone would not tell the colour-blind, the word alone not the hurried. */
+export function StatusLine(props: IStatusProps): React.JSX.Element {
+  const { model, trans } = props;
+  const { status, connection } = model;
+  const live = connection === 'open' && status ? status.state : connection;
+  const state = model.shown.live || connection === 'retrying' ? live : 'past';
+  const [shape, word] = {
+    live: ['●', trans.__('live')],
+    starting: ['◐', trans.__('starting')],
+    stale: ['▲', trans.__('stale')],
+    absent: ['○', trans.__('no samples')],
+    open: ['◐', trans.__('starting')],
+    connecting: ['◐', trans.__('connecting')],
+    retrying: ['▲', trans.__('no answer')],
+    paused: ['‖', trans.__('paused')],
+    past: ['◇', trans.__('as it was')]
+  }[state] as [string, string];
+  const simulated = model.shown.live ? status?.simulated === true : model.score?.simulated === true;
+  return (
+    <span className="jp-Gipfel-status" data-state={state} title={status?.message ?? ''}>
+      <span role="status">
+        {simulated && (
+          <span className="jp-Gipfel-badge">
+            <span aria-hidden="true">◇</span> {trans.__('simulated')}
+          </span>
+        )}
+        <span className="jp-Gipfel-shape" aria-hidden="true">
+          {shape}
+        </span>{' '}
+        {word}
+      </span>
+      {state === 'live' && <Age model={model} trans={trans} />}
+    </span>
+  );
+}
+
+/** How old the newest samples are; not read aloud every second. */
+function Age(props: IStatusProps): React.JSX.Element {
+  const { model, trans } = props;
+  const [now, setNow] = React.useState(() => Date.now());
+  React.useEffect(() => {
+    const timer = window.setInterval(() => {
+      setNow(Date.now());
+    }, TICK_MS);
+    return (): void => {
+      window.clearInterval(timer);
+    };
+  }, []);
+  const age = model.heardMs > 0 ? Math.max(0, Math.round((now - model.heardMs) / 1000)) : 0;
+  return <span className="jp-Gipfel-age">{trans.__('%1 s', Math.max(age, 1))}</span>;
+}
+
+/** What is missing, and what to do about it. */
+export function Notices(props: IStatusProps): React.JSX.Element | null {
+  const { model, trans } = props;
+  const { status, connection } = model;
+  if (connection === 'retrying') {
+    return (
+      <Notice shape="▲" text={trans.__('The notebook server does not answer. Trying again by itself.')}>
+        <button
+          className="jp-mod-styled"
+          onClick={() => {
+            model.reconnect();
+          }}
+        >
+          {trans.__('Try now')}
+        </button>
+      </Notice>
+    );
+  }
+  if (!model.shown.live || model.paused) {
+    return null;
+  }
+  if (!status || connection !== 'open') {
+    return <Notice shape="◐" text={trans.__('Asking the notebook server for its samples…')} />;
+  }
+  if (status.state === 'stale' || status.state === 'starting') {
+    return <Notice shape={status.state === 'stale' ? '▲' : '◐'} text={status.message} />;
+  }
+  if (status.gpus > 0 || status.simulated) {
+    return null;
+  }
+  const text =
+    status.state === 'live'
+      ? trans.__('There is no GPU here, so that only the host is shown. See what GPUs would look like:')
+      : status.message;
+  return (
+    <Notice shape="○" text={text}>
+      <button
+        className="jp-mod-styled jp-mod-accept"
+        disabled={model.busy}
+        onClick={() => void model.startSimulation()}
+      >
+        {trans.__('Show a simulated source')}
+      </button>
+    </Notice>
+  );
+}

@@ -1,0 +1,192 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+import * as React from 'react';
+
+import type { SaturationModel } from '../model';
+import type { ISpan } from '../plot';
+import type { IRunName } from '../tokens';
+
+const WINDOWS: readonly (readonly [number, string])[] = [
+  [60, '1 min'],
+  [600, '10 min'],
+  [3600, '1 h'],
+  [21_600, '6 h'],
+  [86_400, '24 h']
+];
+
+interface IToolbarProps {
+  readonly model: SaturationModel;
+  readonly runs: readonly IRunName[];
+  readonly comparing: boolean;
+  readonly trans: TranslationBundle;
+  readonly onRuns: () => void;
+  readonly onCompare: () => void;
+}
+
+/** Which run, which stretch of it, standing still or moving, and what to take along. */
+export function Toolbar(props: IToolbarProps): React.JSX.Element {
+  const { model, trans } = props;
+  return (
+    <div className="jp-Gipfel-toolbar" role="toolbar" aria-label={trans.__('What is shown')}>
+      <RunPicker {...props} />
+      {model.shown.runName === '' && <WindowPicker {...props} />}
+      {model.shown.runName === '' && (
+        <button
+          className="jp-Gipfel-icon"
+          aria-pressed={model.paused}
+          title={model.paused ? trans.__('Go on') : trans.__('Stand still')}
+          aria-label={model.paused ? trans.__('Go on') : trans.__('Stand still')}
+          onClick={() => {
+            model.pause(!model.paused);
+          }}
+        >
+          {model.paused ? '▶' : '‖'}
+        </button>
+      )}
+      <SaveAs {...props} />
+      <button
+        className="jp-Gipfel-link"
+        aria-pressed={props.comparing}
+        onClick={() => {
+          props.onCompare();
+        }}
+      >
+        {trans.__('compare')}
+      </button>
+      {model.shown.span && <Stretch span={model.shown.span} model={model} trans={trans} />}
+    </div>
+  );
+}
+
+function RunPicker(props: IToolbarProps): React.JSX.Element {
+  const { model, runs, trans } = props;
+  return (
+    <select
+      className="jp-Gipfel-runPicker"
+      aria-label={trans.__('The run that is shown')}
+      value={model.shown.runName}
+      onFocus={props.onRuns}
+      onChange={event => {
+        model.shown.setRun(event.target.value);
+      }}
+    >
+      <option value="">{trans.__('this run')}</option>
+      {runs
+        .filter(run => !run.current)
+        .map(run => (
+          <option key={run.run} value={run.run}>
+            {runLabel(run)}
+          </option>
+        ))}
+    </select>
+  );
+}
+
+function WindowPicker(props: IToolbarProps): React.JSX.Element {
+  const { model, trans } = props;
+  const known = WINDOWS.some(([seconds]) => seconds === model.shown.windowS);
+  return (
+    <select
+      aria-label={trans.__('How much time is shown')}
+      value={model.shown.windowS}
+      onChange={event => {
+        model.shown.setWindow(Number(event.target.value));
+      }}
+    >
+      {!known && <option value={model.shown.windowS}>{trans.__('%1 s', model.shown.windowS)}</option>}
+      {WINDOWS.map(([seconds, label]) => (
+        <option key={seconds} value={seconds}>
+          {label}
+        </option>
+      ))}
+    </select>
+  );
+}
+
+/** The stretch that was zoomed to, and the ways out of it. */
+function Stretch(props: {
+  span: ISpan;
+  model: SaturationModel;
+  trans: TranslationBundle;
+}): React.JSX.Element {
+  const { span, model, trans } = props;
+  const width = span.untilMs - span.sinceMs;
+  const show = (before: number, after: number) => (): void => {
+    model.shown.setSpan({ sinceMs: span.sinceMs + before * width, untilMs: span.untilMs + after * width });
+  };
+  const back = (): void => {
+    model.shown.setWhole();
+  };
+  return (
+    <span className="jp-Gipfel-stretch">
+      <button className="jp-Gipfel-icon" aria-label={trans.__('Earlier')} onClick={show(-0.5, -0.5)}>
+        ‹
+      </button>
+      <span>
+        {clock(span.sinceMs)} – {clock(span.untilMs)} UTC
+      </span>
+      <button className="jp-Gipfel-icon" aria-label={trans.__('Later')} onClick={show(0.5, 0.5)}>
+        ›
+      </button>
+      <button className="jp-Gipfel-link" onClick={show(-0.5, 0.5)}>
+        {trans.__('wider')}
+      </button>
+      <button className="jp-Gipfel-link" onClick={back}>
+        {model.shown.runName === '' ? trans.__('back to live') : trans.__('whole run')}
+      </button>
+    </span>
+  );
+}
+
+function SaveAs(props: IToolbarProps): React.JSX.Element {
+  const { model, trans } = props;
+  const [open, setOpen] = React.useState(false);
+  const kinds = [
+    ['parquet', trans.__('samples as Parquet')],
+    ['csv', trans.__('samples as CSV')],
+    ['png', trans.__('plots as PNG')]
+  ] as const;
+  return (
+    <details
+      className="jp-Gipfel-menu"
+      open={open}
+      onToggle={event => {
+        setOpen(event.currentTarget.open);
+      }}
+      onKeyDown={event => {
+        if (event.key === 'Escape') {
+          setOpen(false);
+        }
+      }}
+    >
+      <summary title={trans.__('Save what is shown')} aria-label={trans.__('Save what is shown')}>
+        ⤓
+      </summary>
+      <ul>
+        {kinds.map(([kind, label]) => (
+          <li key={kind}>
+            <a
+              href={model.requests.fileUrl(model.query(), kind)}
+              download
+              onClick={() => {
+                setOpen(false);
+              }}
+            >
+              {label}
+            </a>
+          </li>
+        ))}
+      </ul>
+    </details>
+  );
+}
+
+/** A run as people know it: its job or its name, its environment, and when it began. */
+export function runLabel(run: IRunName): string {
+  const name = run.job_id !== '' && run.cluster !== 'local' ? `${run.cluster} ${run.job_id}` : run.run;
+  const began = run.started.slice(0, 16).replace('T', ' ');
+  return [name, run.edf, began].filter(part => part !== '').join(' · ');
+}
+
+function clock(timeMs: number): string {
+  return new Date(timeMs).toISOString().slice(11, 19);
+}

@@ -1,0 +1,42 @@
+import type { PartialJSONObject } from '@lumino/coreutils';
+
+/** The layout with background, text and lines of the page's theme. */
+export function themed(layout: PartialJSONObject, node: HTMLElement): PartialJSONObject {
+  const style = getComputedStyle(node);
+  const colour = (name: string): string => style.getPropertyValue(name).trim();
+  const result: PartialJSONObject = {
+    ...layout,
+    autosize: true,
+    // The figure's own margins have room for all; plotly.js would reserve it a second time.
+    margin: { ...(layout.margin as PartialJSONObject | undefined), autoexpand: false },
+    hoverlabel: {
+      bgcolor: colour('--jp-layout-color1'),
+      bordercolor: colour('--jp-border-color1'),
+      font: { color: colour('--jp-ui-font-color1') }
+    },
+    modebar: {
+      bgcolor: 'rgba(0,0,0,0)',
+      color: colour('--jp-ui-font-color2'),
+      activecolor: colour('--jp-brand-color1')
+    },
+    paper_bgcolor: 'rgba(0,0,0,0)',
+    plot_bgcolor: 'rgba(0,0,0,0)',
+    font: {
+      ...(layout.font as PartialJSONObject | undefined),
+      color: colour('--jp-ui-font-color1'),
+      family: colour('--jp-ui-font-family')
+    }
+  };
+  delete result.width;
+  for (const [key, value] of Object.entries(layout)) {
+    if (/^[xy]axis\d*$/.test(key)) {
+      result[key] = {
+        ...(value as PartialJSONObject),
+        gridcolor: colour('--jp-border-color2'),
+        linecolor: colour('--jp-border-color1'),
+        zerolinecolor: colour('--jp-border-color2')
+      };
+    }
+  }
+  return result;
+}

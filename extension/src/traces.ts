@@ -1,0 +1,86 @@
+import type { PartialJSONObject } from '@lumino/coreutils';
+
+import type { ICells, Traces } from './tokens';
+
+/** A trace of a figure, as far as it is extended here. */
+export interface ITrace extends PartialJSONObject {
+  uid: string;
+  type?: string;
+  /** Of a line. */
+  x?: number[];
+  y?: (number | null)[];
+  /** Of a heat map: the middle of the first column, a column's length, rows of columns. */
+  x0?: number;
+  dx?: number;
+  z?: (number | null)[][];
+  /** Ours: how many values are in the newest column's cells. */
+  counts?: number[];
+}
+
+/** Append points to the lines that have these uids; whether there were any. */
+export function extendLines(lines: ReadonlyMap<string, ITrace>, points: Traces): boolean {
+  let changed = false;
+  for (const [uid, added] of Object.entries(points)) {
+    const line = lines.get(uid);
+    if (line?.x && line.y) {
+      line.x.push(...added.x);
+      line.y.push(...added.y);
+      changed = true;
+    }
+  }
+  return changed;
+}
+
+/** Put values into the heat map's columns, with new columns where there are none; whether one was begun. */
+export function extendHeat(heat: ITrace, cells: ICells, windowMs: number): boolean {
+  const { z, x0, dx } = heat;
+  if (!z || x0 === undefined || !dx) {
+    return false;
+  }
+  const width = (): number => z[0]?.length ?? 0;
+  const before = width();
+  cells.row.forEach((row, place) => {
+    const cell = z[row];
+    const column = Math.round(((cells.x[place] ?? 0) - x0) / dx);
+    // What came late is in the next whole figure.
+    if (cell && column >= width() - 1) {
+      if (column >= width()) {
+        widen(heat, z, column);
+      }
+      const counts = (heat.counts ??= z.map(each => (each[column] === null ? 0 : 1)));
+      const count = counts[row] ?? 0;
+      cell[column] = ((cell[column] ?? 0) * count + (cells.y[place] ?? 0)) / (count + 1);
+      counts[row] = count + 1;
+    }
+  });
+  // A column is drawn when it is whole: its predecessor was filled when this one began.
+  const begun = width() > before;
+  const old = width() - Math.ceil(windowMs / dx) - 1;
+  if (old > 0) {
+    for (const row of z) {
+      row.splice(0, old);
+    }
+    heat.x0 = x0 + old * dx;
+  }
+  return begun;
+}
+
+function widen(heat: ITrace, z: (number | null)[][], column: number): void {
+  for (const row of z) {
+    row.push(...Array.from({ length: column + 1 - row.length }, () => null));
+  }
+  heat.counts = z.map(() => 0);
+}
+
+/** The newest time of any trace, -Infinity where there is none. */
+export function newestOf(traces: readonly ITrace[]): number {
+  return Math.max(
+    -Infinity,
+    ...traces.map(trace => {
+      if (trace.z && trace.x0 !== undefined && trace.dx) {
+        return trace.x0 + ((trace.z[0]?.length ?? 0) - 0.5) * trace.dx;
+      }
+      return trace.x?.[trace.x.length - 1] ?? -Infinity;
+    })
+  );
+}

@@ -1,0 +1,187 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+import * as React from 'react';
+
+import type { ICulprit, IGrid, IRow, Word } from './requests';
+
+/** A shape beside every colour, and a word for who hears the page. */
+export const SHAPES: Readonly<Record<Word, string>> = {
+  pass: '✓',
+  degraded: '~',
+  inconclusive: '?',
+  not_run: '–',
+  fail: '✗',
+  running: '◐',
+  waiting: '·'
+};
+
+/** A verdict in words. */
+export function wordOf(verdict: Word, trans: TranslationBundle): string {
+  return {
+    pass: trans.__('pass'),
+    degraded: trans.__('degraded'),
+    inconclusive: trans.__('inconclusive'),
+    not_run: trans.__('not run'),
+    fail: trans.__('fail'),
+    running: trans.__('runs now'),
+    waiting: trans.__('waits')
+  }[verdict];
+}
+
+interface IPlace {
+  readonly row: number;
+  readonly column: number;
+}
+
+/** Nodes x checks; what the mouse, the focus or a click is on says why below it. Arrow keys go from cell to cell. */
+export function Grid(props: { grid: IGrid; trans: TranslationBundle }): React.JSX.Element {
+  const { grid, trans } = props;
+  const [hovered, setHovered] = React.useState<IPlace | null>(null);
+  const [chosen, setChosen] = React.useState<IPlace | null>(null);
+  const table = React.useRef<HTMLTableElement>(null);
+  const shown = hovered ?? chosen;
+  // One cell alone is a tab stop; arrows lead to the others.
+  const stop = chosen ?? { row: 0, column: 0 };
+  const move = (event: React.KeyboardEvent): void => {
+    const [down, right] = STEPS[event.key] ?? [0, 0];
+    if (down !== 0 || right !== 0) {
+      event.preventDefault();
+      const row = clamp(stop.row + down, grid.rows.length);
+      const column = clamp(stop.column + right, grid.checks.length);
+      table.current?.querySelector<HTMLElement>(`[data-place="${row}-${column}"]`)?.focus();
+    }
+  };
+  return (
+    <>
+      <div className="jp-Gipfel-vetting-scroll">
+        <table ref={table} role="grid" aria-label={trans.__('Nodes and checks')} onKeyDown={move}>
+          <thead>
+            <tr>
+              <th scope="col">{trans.__('node')}</th>
+              {grid.checks.map(check => (
+                <th key={check} scope="col">
+                  <span>{check}</span>
+                </th>
+              ))}
+            </tr>
+          </thead>
+          <tbody
+            onMouseLeave={() => {
+              setHovered(null);
+            }}
+          >
+            {grid.rows.map((row, number) => (
+              <Row
+                key={row.node}
+                row={row}
+                number={number}
+                checks={grid.checks}
+                stop={stop}
+                trans={trans}
+                onHover={setHovered}
+                onChoose={setChosen}
+              />
+            ))}
+          </tbody>
+        </table>
+      </div>
+      <Reason grid={grid} place={shown} trans={trans} />
+    </>
+  );
+}
+
+const STEPS: Readonly<Record<string, readonly [number, number]>> = {
+  ArrowUp: [-1, 0],
+  ArrowDown: [1, 0],
+  ArrowLeft: [0, -1],
+  ArrowRight: [0, 1]
+};
+
+function clamp(value: number, count: number): number {
+  return Math.max(0, Math.min(count - 1, value));
+}
+
+function Row(props: {
+  row: IRow;
+  number: number;
+  checks: readonly string[];
+  stop: IPlace;
+  trans: TranslationBundle;
+  onHover: (place: IPlace) => void;
+  onChoose: (place: IPlace) => void;
+}): React.JSX.Element {
+  const { row, number, checks, stop, trans } = props;
+  return (
+    <tr data-node={row.node} data-verdict={row.verdict}>
+      <th scope="row" title={row.running ? trans.__('%1: %2 runs now', row.node, row.running) : row.node}>
+        {row.node}
+      </th>
+      {row.cells.map((cell, column) => {
+        const place = { row: number, column };
+        const words = `${row.node}, ${checks[column] ?? ''}: ${wordOf(cell.verdict, trans)}. ${cell.reason}`;
+        return (
+          <td
+            key={column}
+            data-verdict={cell.verdict}
+            data-place={`${number}-${column}`}
+            tabIndex={stop.row === number && stop.column === column ? 0 : -1}
+            aria-label={words}
+            onMouseEnter={() => {
+              props.onHover(place);
+            }}
+            onFocus={() => {
+              props.onChoose(place);
+            }}
+            onClick={event => {
+              event.currentTarget.focus();
+            }}
+          >
+            {SHAPES[cell.verdict]}
+          </td>
+        );
+      })}
+    </tr>
+  );
+}
+
+function Reason(props: { grid: IGrid; place: IPlace | null; trans: TranslationBundle }): React.JSX.Element {
+  const { grid, place, trans } = props;
+  const row = place ? grid.rows[place.row] : undefined;
+  const cell = place && row ? row.cells[place.column] : undefined;
+  if (!place || !row || !cell) {
+    return (
+      <p className="jp-Gipfel-vetting-reason">
+        {trans.__('Point at a cell, or go there with the arrow keys, to read why.')}
+      </p>
+    );
+  }
+  return (
+    <p className="jp-Gipfel-vetting-reason" data-verdict={cell.verdict}>
+      <span aria-hidden="true">{SHAPES[cell.verdict]}</span> {row.node} · {grid.checks[place.column]}:{' '}
+      <strong>{wordOf(cell.verdict, trans)}</strong> {cell.reason}
+    </p>
+  );
+}
+
+/** Who is to blame, and for what. */
+export function Culprits(props: {
+  culprits: readonly ICulprit[];
+  more: number;
+  trans: TranslationBundle;
+}): React.JSX.Element {
+  const { culprits, more, trans } = props;
+  return (
+    <>
+      <ul className="jp-Gipfel-vetting-culprits">
+        {culprits.map(each => (
+          <li key={each.who + each.checks + each.reason} data-verdict={each.verdict}>
+            <span className="jp-Gipfel-vetting-mark">
+              <span aria-hidden="true">{SHAPES[each.verdict]}</span> {each.who}
+            </span>{' '}
+            · {each.checks}: {wordOf(each.verdict, trans)}. {each.reason} {each.fix}
+          </li>
+        ))}
+      </ul>
+      {more > 0 && <p>{trans.__('and %1 more reasons in the report', more)}</p>}
+    </>
+  );
+}

@@ -1,0 +1,19 @@
+"""Nodes that were not fit, where the user wanted no server then."""
+
+from .cause import Cause
+
+VETTING = (
+    Cause(
+        name="vetting-not-run",
+        reason="The nodes could not be vetted: {found}",
+        fix="Choose another protocol, or start without vetting.",
+        patterns=(r"^gipfel: vetting: The nodes could not be vetted(?::| by) (?P<found>.*)",),
+    ),
+    Cause(
+        name="vetting-failed",
+        reason="The nodes were vetted first, and not all are fit: {found}",
+        fix="Start again, which may bring other nodes; tell the administrators the node's name. To work on "
+        "these nodes all the same, let the server start and the report be shown.",
+        patterns=(r"^gipfel: vetting: (?P<found>.*)",),
+    ),
+)

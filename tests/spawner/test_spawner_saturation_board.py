@@ -1,0 +1,79 @@
+"""Answers of servers, as hostile and as late as they come."""
+
+import asyncio
+import json
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gipfel_spawner.servers.saturation import SaturationBoard, SharedSaturation
+
+GOOD = {"shared": True, "score": 61.5, "bottleneck": "compute", "gpus": 4, "seconds": 600.0}
+
+
+def server(name: str) -> Any:
+    user = SimpleNamespace(name=name, new_api_token=lambda **given: json.dumps(given))
+    return SimpleNamespace(user=user, name="", ready=True, server=object())
+
+
+def look(answer: Any, *names: str) -> Any:
+    async def run() -> Any:
+        return await SaturationBoard(logging.getLogger("test"), answer).look(map(server, names))
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{}",
+        b"<script>",
+        json.dumps({**GOOD, "score": 1e400}).encode(),
+        json.dumps({**GOOD, "score": 101}).encode(),
+        json.dumps({**GOOD, "bottleneck": "<b>compute</b>"}).encode(),
+        json.dumps({**GOOD, "note": "more"}).encode(),
+        b"[" * 4000,
+    ],
+)
+def test_what_is_no_answer_of_ours_is_unknown(content: bytes) -> None:
+    async def answer(*_: object) -> bytes:
+        return content
+
+    assert look(answer, "ada") == {}
+
+
+def test_a_server_that_is_silent_holds_up_neither_the_page_nor_the_others() -> None:
+    async def answer(spawner: Any, token: str) -> bytes:
+        assert json.loads(token)["scopes"] == [f"access:servers!server={spawner.user.name}/"]
+        if spawner.user.name == "slow":
+            await asyncio.sleep(60)
+        return json.dumps(GOOD).encode()
+
+    found = look(answer, "ada", "slow")
+    assert {name for name, _ in found} == {"ada"}
+    assert found[("ada", "")].words == "62 of 100, compute"
+
+
+def test_words_say_what_is_not_known() -> None:
+    assert SharedSaturation(shared=False).words == "not shared"
+    assert SharedSaturation(shared=True).words == "no score"
+    assert SharedSaturation.model_validate({**GOOD, "simulated": True}).words.endswith("(simulated)")
+
+
+def test_a_server_is_asked_once_a_minute_however_often_the_page_is_opened() -> None:
+    asked = []
+
+    async def answer(spawner: Any, _: str) -> bytes:
+        asked.append(spawner.user.name)
+        return json.dumps(GOOD).encode()
+
+    async def run() -> None:
+        board = SaturationBoard(logging.getLogger("test"), answer)
+        for _ in range(3):
+            assert len(await board.look([server("ada")])) == 1
+
+    asyncio.run(run())
+    assert asked == ["ada"]

@@ -1,0 +1,173 @@
+"""The panel's saturation of 64 GPUs in a browser: what it shows, and that it answers."""
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from lab_page import LabPage, moves
+from lab_server import LabServer
+from playwright.sync_api import Locator, Page, expect
+
+pytestmark = pytest.mark.browser
+
+_SOON_MS = 60_000
+
+
+@pytest.fixture(scope="module")
+def lab(new_page: Callable[[], Page]) -> Iterator[LabPage]:
+    """A lab with 64 simulated GPUs and the host, the panel open."""
+    with LabServer("host", "synthetic:training:64") as server:
+        page = new_page()
+        lab = LabPage(page)
+        page.goto(server.url)
+        lab.wait_until_ready()
+        lab.decline_news()
+        lab.open_panel()
+        expect(plot(lab, "heat").locator(".heatmaplayer image")).to_be_visible(timeout=_SOON_MS)
+        yield lab
+        page.close()
+
+
+def plot(lab: LabPage, name: str) -> Locator:
+    return lab.panel.locator(f"[data-figure^='{name}']").first
+
+
+def span(lab: LabPage, name: str = "job") -> list[object]:
+    read: list[object] = plot(lab, name).evaluate("node => [...node.layout.xaxis.range]")
+    return read
+
+
+def test_score_and_losses_add_up_and_name_what_binds(lab, screenshot):
+    expect(lab.panel.locator(".jp-Gipfel-sum")).to_contain_text("= 100)", timeout=_SOON_MS)
+    line = lab.panel.locator(".jp-Gipfel-lost").inner_text()
+    points = int(lab.panel.locator(".jp-Gipfel-points").inner_text())
+    lost = [int(each) for each in re.findall(r"\w\xa0(\d+)", line)]
+    assert points + sum(lost) == 100
+    expect(lab.panel.get_by_role("status").first).to_contain_text("simulated")
+    lab.panel.get_by_text("Staircase, confidence, notes").click()
+    expect(lab.panel.locator(".jp-Gipfel-steps li")).to_have_count(len(lost) + 1)
+    screenshot(lab.page, "20-saturation-64")
+
+
+def test_the_heat_map_has_a_row_per_gpu_and_another_metric_on_request(lab):
+    heat = plot(lab, "heat")
+    assert heat.evaluate("node => node.data[0].z.length") == 64
+    lab.panel.get_by_label("Metric of the heat map").select_option("POWER_USAGE")
+    lab.page.wait_for_function(
+        "document.querySelector('[data-figure=heat]').data[0].uid === 'heat-POWER_USAGE'", timeout=_SOON_MS
+    )
+    lab.panel.get_by_label("Metric of the heat map").select_option("SM_ACTIVE")
+
+
+def test_a_row_that_is_clicked_shows_its_gpu_and_only_rows_in_view_are_drawn(lab):
+    heat = plot(lab, "heat")
+    heat.scroll_into_view_if_needed()
+    box = heat.locator(".nsewdrag").bounding_box()
+    assert box
+    place = (box["x"] + box["width"] * 0.9, box["y"] + box["height"] * (10.5 / 64))
+    # plotly.js takes a click for the cell that it said the mouse is over.
+    lab.page.mouse.move(place[0] - 5, place[1])
+    lab.page.mouse.move(*place, steps=3)
+    expect(heat.locator(".hoverlayer .hovertext")).to_be_visible()
+    lab.page.mouse.click(*place)
+    shown = lab.panel.locator("[data-gpu$='-10']")
+    expect(shown).to_be_visible()
+    shown.scroll_into_view_if_needed()
+    expect(shown.locator(".js-plotly-plot, .main-svg").first).to_be_visible(timeout=_SOON_MS)
+    lab.panel.get_by_label("all 64").check()
+    expect(lab.panel.locator("[data-gpu]")).to_have_count(64)
+    lab.page.wait_for_timeout(500)
+    drawn = lab.panel.locator("[data-gpu] [data-figure]").count()
+    assert 1 <= drawn <= 8
+    lab.panel.get_by_label("all 64").uncheck()
+
+
+def test_zooming_reads_the_stretch_and_leads_back_to_live(lab, screenshot):
+    job = plot(lab, "job")
+    job.scroll_into_view_if_needed()
+    assert moves(job)
+    before = span(lab)
+    box = job.locator(".nsewdrag").first.bounding_box()
+    assert box
+    across = [box["x"] + box["width"] * part for part in (0.4, 0.7)]
+    up = box["y"] + box["height"] / 2
+    lab.page.mouse.move(across[0], up)
+    lab.page.mouse.down()
+    lab.page.mouse.move(across[1], up, steps=5)
+    lab.page.mouse.up()
+    expect(lab.panel.get_by_text("back to live")).to_be_visible()
+    expect(lab.panel.locator(".jp-Gipfel-status")).to_contain_text("as it was")
+    expect(lab.panel.locator(".jp-Gipfel-saturation")).to_have_attribute(
+        "aria-busy", "false", timeout=_SOON_MS
+    )
+    assert span(lab) != before
+    screenshot(lab.page, "21-saturation-zoomed")
+    later = span(lab)
+    lab.panel.get_by_role("button", name="Later").click()
+    lab.page.wait_for_function(
+        "before => document.querySelector('[data-figure=job]').layout.xaxis.range[0] !== before",
+        arg=later[0],
+        timeout=_SOON_MS,
+    )
+    lab.panel.get_by_text("back to live").click()
+    expect(lab.panel.locator(".jp-Gipfel-status")).to_contain_text("live")
+    assert moves(plot(lab, "job"))
+
+
+def test_it_stands_still_and_goes_on_by_keyboard(lab):
+    pause = lab.panel.get_by_role("button", name="Stand still")
+    pause.focus()
+    lab.page.keyboard.press("Enter")
+    expect(lab.panel.locator(".jp-Gipfel-status")).to_contain_text("paused")
+    lab.panel.get_by_role("button", name="Go on").press("Enter")
+    expect(lab.panel.locator(".jp-Gipfel-status")).to_contain_text("live", timeout=_SOON_MS)
+    assert moves(plot(lab, "job"))
+
+
+def test_advice_shows_its_evidence_on_the_plot(lab):
+    show = lab.panel.locator(".jp-Gipfel-advice .jp-Gipfel-link").first
+    expect(show).to_be_visible(timeout=_SOON_MS)
+    show.click()
+    expect(lab.panel.get_by_text("back to live")).to_be_visible()
+    lab.page.wait_for_function(
+        "document.querySelector('[data-figure=job]').layout.shapes?.some(shape => shape.type === 'rect')",
+        timeout=_SOON_MS,
+    )
+    lab.panel.get_by_text("back to live").click()
+
+
+def test_what_is_shown_can_be_taken_along(lab):
+    lab.panel.get_by_label("Save what is shown").click()
+    with lab.page.expect_download() as waiting:
+        lab.panel.get_by_role("link", name="samples as CSV").click()
+    lines = Path(waiting.value.path()).read_text().splitlines()
+    assert lines[0].startswith("time_ns,node,device")
+    assert len(lines) > 64
+
+
+def test_history_survives_a_reload(lab):
+    lab.page.reload()
+    lab.wait_until_ready()
+    if not lab.panel.is_visible():
+        lab.open_panel()
+    expect(plot(lab, "heat").locator(".heatmaplayer image")).to_be_visible(timeout=_SOON_MS)
+    columns = plot(lab, "heat").evaluate("node => node.data[0].z[0].filter(cell => cell !== null).length")
+    assert columns > 5
+
+
+@pytest.mark.parametrize("width", [640, 1400])
+def test_it_is_readable_in_the_dark_and_when_narrow(lab, screenshot, width):
+    if width == 640:
+        lab.choose_theme("JupyterLab Dark")
+    lab.page.set_viewport_size({"width": width, "height": 1000})
+    lab.page.wait_for_timeout(1500)
+    screenshot(lab.page, f"22-saturation-dark-{width}")
+    overflow = lab.panel.evaluate("node => node.scrollWidth - node.clientWidth")
+    assert overflow <= 0
+    ink = plot(lab, "job").evaluate("node => node.layout.font.color")
+    assert ink != plot(lab, "job").evaluate("node => getComputedStyle(node).backgroundColor")
+
+
+def test_the_page_threw_nothing(lab):
+    assert not lab.errors
