@@ -172,6 +172,19 @@ class OneMachine:
             raise GipfelError(f"{argv[0]}: {error.stderr}") from error
         return done.stdout
 
+    def restart_controller(self) -> None:
+        """Kill the controller and start it again with the state that it had saved; waits until it answers."""
+        os.kill(_first_child(self._processes["controller"].pid) or 0, signal.SIGUSR1)
+        wait_until(lambda: not self._answers(), 10)
+        if not wait_until(self._answers, READY_LIMIT_S):
+            raise GipfelError("slurmctld did not come back.", self._last_words("slurmctld"))
+
+    def _answers(self) -> bool:
+        try:
+            return "UP" in self.call(["scontrol", "ping"], limit_s=5)
+        except GipfelError:
+            return False
+
     def pid(self, node: str) -> int:
         """The process that holds the network, host name and mounts of a node."""
         return self._processes[node].pid

@@ -1,0 +1,211 @@
+"""``gipfel vet``: is every node of this job fit, and if not, which part of it is to blame."""
+
+import os
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from .terminal import examples, tell
+
+if TYPE_CHECKING:
+    from ..vetting.protocol import VettingProtocol
+    from ..vetting.run.place import Place
+    from ..vetting.run.session import Session, VettingOptions
+
+_NO_PROTOCOL = 2
+_WIDTH = 80
+
+
+@click.command(
+    epilog=examples(
+        "gipfel vet quick                                   all nodes of this job, or this machine",
+        "srun --ntasks-per-node=1 gipfel vet standard       the same as a job step of one's own",
+        "gipfel vet standard --action exclude || exit 1     in a batch script, before training",
+        "gipfel vet standard --action shrink --min-nodes 14",
+        "gipfel vet ./my-protocol.yaml --json vetting.json",
+        "gipfel vet --list                                  protocols and types of checks",
+        "gipfel vet quick --show                            what a protocol does",
+    )
+)
+@click.argument("protocol", metavar="PROTOCOL", default="")
+@click.option("--json", "json_file", default="", metavar="FILE", help="Write the report there; - is stdout.")
+@click.option(
+    "--action",
+    default="report",
+    show_default=True,
+    type=click.Choice(["report", "abort", "exclude", "shrink"]),
+    help="report: test everything and say so. abort: give up as soon as a node has failed by itself. "
+    "exclude: where too few good nodes remain, submit this job again without the bad ones. shrink: go on "
+    "with the good nodes, which are printed and in good_nodes.txt.",
+)
+@click.option(
+    "--min-nodes",
+    type=click.IntRange(1, 65536),
+    metavar="N",
+    help="How many vetted nodes must remain after exclude and shrink; by default all.",
+)
+@click.option("--time-limit", type=click.FloatRange(min=1.0), metavar="S", help="Seconds for the whole run.")
+@click.option(
+    "--skip-vetted",
+    default="",
+    metavar="T",
+    help="A node that this protocol vetted within T, such as 1 h, does not run its own checks again.",
+)
+@click.option(
+    "--resubmits",
+    default=3,
+    show_default=True,
+    type=click.IntRange(0, 100),
+    metavar="N",
+    help="How often --action exclude may submit a job again.",
+)
+@click.option("--list", "listing", is_flag=True, help="List protocols and types of checks.")
+@click.option("--show", is_flag=True, help="Show what PROTOCOL checks, and run nothing.")
+def vet(
+    *,
+    protocol: str,
+    json_file: str,
+    action: str,
+    min_nodes: int | None,
+    time_limit: float | None,
+    skip_vetted: str,
+    resubmits: int,
+    listing: bool,
+    show: bool,
+) -> int:
+    """Vet the nodes of this job by PROTOCOL: a file in our form or in vetnode's, or a name.
+
+    A name is looked for in this folder, in ~/.gipfel/protocols, and among the shipped ones. Started by srun
+    with one task a node, these tasks are the agents; called once in a job, an agent is started on every node;
+    without Slurm it vets this machine. The report, vetting.json, is in the run folder, with good_nodes.txt
+    and bad_nodes.txt.
+
+    Only what was tested and found good is vetted: a check that breaks, hangs or can't be run never is.
+    Exit status: 0 when every node that remains after the action is vetted, and at least --min-nodes remain;
+    else 1, always with a report; 2 when PROTOCOL can't be read or is none.
+    """
+    if listing:
+        return _list()
+    if not protocol:
+        raise click.UsageError("Which protocol? `gipfel vet --list` shows them.")
+    from ..vetting.run.session import VettingOptions, call_off, place_of, serve  # noqa: PLC0415
+
+    if show:
+        found = _load(protocol)
+        return _NO_PROTOCOL if found is None else _show(found)
+    place = place_of(os.environ)
+    if place.rank or place.extra:
+        return serve(place, os.environ)
+    try:
+        found = _load(protocol)
+        if found is None:
+            call_off(place, os.environ)
+            return _NO_PROTOCOL
+        options = VettingOptions.model_validate(
+            {
+                "protocol": found,
+                "action": action,
+                "min_nodes": min_nodes,
+                "time_limit_s": time_limit,
+                "skip_vetted_s": _seconds(skip_vetted),
+                "resubmits": resubmits,
+            }
+        )
+        return _vet(options, place, json_file)
+    except BaseException:
+        call_off(place, os.environ)
+        raise
+
+
+def _load(name: str) -> "VettingProtocol | None":
+    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
+
+    from ..vetting.protocol_search import find_protocol  # noqa: PLC0415
+
+    try:
+        return find_protocol(name, directory=_here(), environment=os.environ)
+    except GipfelError as error:
+        tell(str(error))
+        return None
+
+
+def _seconds(text: str) -> float:
+    from ..vetting.quantities import quantity  # noqa: PLC0415
+
+    try:
+        seconds = quantity(text) if text else 0.0
+    except ValueError as error:
+        raise click.UsageError(f"--skip-vetted {error}.") from error
+    if seconds < 0:
+        raise click.UsageError("--skip-vetted can't be negative.")
+    return seconds
+
+
+def _here() -> Path:
+    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
+
+    try:
+        return Path.cwd()
+    except OSError as error:
+        raise GipfelError("The folder that you are in is gone.", "Go to another one.") from error
+
+
+def _vet(options: "VettingOptions", place: "Place", json_file: str) -> int:
+    from ..vetting.report import write_document  # noqa: PLC0415
+    from ..vetting.run.session import vet as run  # noqa: PLC0415
+    from .vet_progress import Progress, table_for  # noqa: PLC0415
+
+    target = Path(json_file).expanduser() if json_file not in {"", "-"} else None
+    with Progress() as progress:
+        session = run(options, place, os.environ, progress.show)
+    if json_file == "-":
+        click.echo(session.report.model_dump_json(indent=1))
+    else:
+        _tell_result(session, table_for(stdout=True).lines(session.report))
+    if target is not None:
+        write_document(session.report, target)
+    return 1 if session.report.exit_status is None else session.report.exit_status
+
+
+def _tell_result(session: "Session", lines: list[str]) -> None:
+    report = session.report
+    for line in lines:
+        click.echo(line)
+    # A list of nodes is copied from here: it is never broken.
+    for line in textwrap.wrap(report.outcome, _WIDTH, break_long_words=False, break_on_hyphens=False):
+        click.echo(line)
+    if report.exclude:
+        click.echo(f"--exclude={report.exclude}")
+    for note in report.notes:
+        tell(f"note: {note}")
+    tell(f"the report is {session.folder / 'vetting.json'}")
+
+
+def _list() -> int:
+    from ..vetting.checks.registry import check_types  # noqa: PLC0415
+    from ..vetting.protocol_search import find_protocol, known_protocols  # noqa: PLC0415
+
+    click.echo("Protocols:")
+    here = _here()
+    for name, where in known_protocols(os.environ).items():
+        click.echo(
+            f"  {name:<12} {find_protocol(name, directory=here, environment=os.environ).description or where}"
+        )
+    click.echo("Types of checks:")
+    for name in check_types():
+        click.echo(f"  {name}")
+    return 0
+
+
+def _show(protocol: "VettingProtocol") -> int:
+    click.echo(f"{protocol.name}: {protocol.description}".rstrip(": "))
+    for check in protocol.checks:
+        limit = check.threshold.words("") if check.threshold else ""
+        click.echo(
+            f"  {check.name}: {check.type}, {check.scope.value}, {check.severity.value} {limit}".rstrip()
+        )
+        for note in (*check.notes, *([f"{check.problem} {check.fix}"] if check.problem else [])):
+            click.echo(f"    {note.strip()}")
+    return 0

@@ -1,0 +1,109 @@
+"""What is known so far in the pair rounds of one check: a value, so that whoever coordinates can go on."""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from gipfel_cluster.model import Frozen
+
+from ..quantities import Quantity
+
+
+class PairSettings(Frozen):
+    """How pairs are measured and judged.
+
+    Parameters
+    ----------
+    survey_rounds
+        Rounds in which every node has a partner.
+    confirm_rounds
+        At most this many rounds in which suspects meet cleared nodes.
+    bad_below
+        Share below the allocation's median from which a node is bad.
+    degraded_below
+        Share below the median from which a node is degraded or inconclusive.
+    mads
+        How many MADs below the median a node must be as well.
+    floor
+        Least figure in the unit of the samples; 0 for none.
+    baseline
+        Stored figure of healthy pairs of this kind; 0 for none. The allocation's own median must not be
+        `bad_below` below it.
+    """
+
+    survey_rounds: Annotated[int, Field(ge=1, le=16)] = 5
+    confirm_rounds: Annotated[int, Field(ge=0, le=32)] = 8
+    bad_below: Annotated[Quantity, Field(gt=0, lt=1)] = 0.10
+    degraded_below: Annotated[Quantity, Field(gt=0, lt=1)] = 0.04
+    mads: Annotated[float, Field(ge=0)] = 4.0
+    floor: Annotated[Quantity, Field(ge=0)] = 0.0
+    baseline: Annotated[Quantity, Field(ge=0)] = 0.0
+
+
+class PairMeasurement(Frozen):
+    """One pair in one round.
+
+    Parameters
+    ----------
+    samples
+        Without the first one; empty where the pair gave none.
+    error
+        Why there are none, as one sentence.
+    accused
+        The nodes of the pair that did not answer at all, where that is known.
+    role
+        "survey", "suspect" (the first node is the suspect, the second is cleared) or "control".
+    """
+
+    round: int
+    first: str
+    second: str
+    samples: tuple[float, ...] = ()
+    error: str = ""
+    accused: tuple[str, ...] = ()
+    role: Literal["survey", "suspect", "control"] = "survey"
+
+
+class PlannedPair(Frozen):
+    """Two nodes that measure together in a round."""
+
+    first: str
+    second: str
+    role: Literal["survey", "suspect", "control"] = "survey"
+
+
+class PairRound(Frozen):
+    """Disjoint pairs that run side by side."""
+
+    number: int
+    pairs: tuple[PlannedPair, ...]
+
+
+class PairState(Frozen):
+    """All that `next_round` and `conclude` look at.
+
+    Parameters
+    ----------
+    nodes
+        The nodes that take part: those that already failed alone stay out.
+    switches
+        Node to the name of its switch, where the topology is known; partners come from other switches.
+    history
+        Node to the verdicts of its last runs of this check, newest last: True for fit.
+    unit
+        Of the samples.
+    """
+
+    check: str
+    type: str
+    nodes: tuple[str, ...]
+    settings: PairSettings = PairSettings()
+    switches: Mapping[str, str] = Field(default_factory=dict)
+    history: Mapping[str, tuple[bool, ...]] = Field(default_factory=dict)
+    measurements: tuple[PairMeasurement, ...] = ()
+    unit: str = "B/s"
+
+    def with_round(self, measurements: "tuple[PairMeasurement, ...]") -> "PairState":
+        """The state after one more round."""
+        return self.model_copy(update={"measurements": (*self.measurements, *measurements)})

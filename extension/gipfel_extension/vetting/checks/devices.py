@@ -1,0 +1,76 @@
+"""What checks that measure with the image's torch share: which device, and a finding per device."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import JsonValue
+
+from ..attribution.statistics import summary
+from ..check import CheckContext, Missing
+from ..gpus.reading import ReadingError
+from ..model import Finding, Verdict
+from ..probing import ProbeAnswer, ProbeSpec, probe_file
+from ..quantities import shown
+
+#: A probe is given this share of a check's time limit, so that it is killed before the check is given up.
+_SHARE = 0.9
+
+
+def device_of(context: CheckContext, wanted: str) -> str:
+    """Say "cuda" or "cpu" for a check's `device`: "auto" is the CPU only where this job has no GPU."""
+    if wanted != "auto":
+        return wanted
+    if context.expected_gpus is not None:
+        return "cuda" if context.expected_gpus else "cpu"
+    try:
+        return "cuda" if context.gpus.read() else "cpu"
+    except ReadingError:
+        return "cpu"
+
+
+def measure(context: CheckContext, probe: str, request: dict[str, JsonValue]) -> Sequence[Finding]:
+    """A finding per device that a probe has measured.
+
+    Raises
+    ------
+    Missing
+        The image lacks Python or a module that the probe needs.
+    """
+    spec = ProbeSpec(argv=(probe_file(probe),), request=request, time_limit_s=context.time_limit_s * _SHARE)
+    answer = context.probes.run(spec)
+    if answer.missing:
+        raise Missing(answer.error, f"Put {answer.missing} into the image: nothing is installed at run time.")
+    if answer.error:
+        return [
+            Finding(verdict=Verdict.FAIL, reason=answer.error, fix="See whether the device works at all.")
+        ]
+    found = [_finding(device, answer) for device in answer.devices]
+    if request.get("device", "cuda") == "cuda":
+        found += _absent(context, len(found))
+    return found
+
+
+def _finding(device: dict[str, JsonValue], answer: ProbeAnswer) -> Finding:
+    values: Any = device
+    samples = tuple(float(each) for each in values.get("samples") or ())
+    subject = str(values.get("uuid") or (f"GPU {values['index']}" if "index" in values else ""))
+    common: dict[str, Any] = {
+        "subject": subject, "model": str(values.get("name") or ""), "samples": samples, "unit": answer.unit,
+        "evidence": {key: values[key] for key in values if key not in {"samples", "uuid", "name"}},
+    }  # fmt: skip
+    if values.get("wrong"):
+        reason = f"{values['wrong']} values of the result are wrong."
+        fix = "Take another node at once, and tell the operators: it computes wrongly."
+        return Finding(verdict=Verdict.FAIL, reason=reason, fix=fix, **common)
+    if not samples:
+        return Finding(verdict=Verdict.INCONCLUSIVE, reason="The probe measured nothing.", **common)
+    numbers = summary(samples)
+    reason = f"{shown(numbers.median, answer.unit)}, all values are right."
+    return Finding(verdict=Verdict.PASS, reason=reason, figure=numbers.median, **common)
+
+
+def _absent(context: CheckContext, measured: int) -> list[Finding]:
+    if context.expected_gpus is None or measured >= context.expected_gpus:
+        return []
+    reason = f"torch sees {measured} of {context.expected_gpus} GPUs."
+    return [Finding(verdict=Verdict.FAIL, reason=reason, fix="See whether the container is given all GPUs.")]

@@ -1,0 +1,137 @@
+"""One rank of a collective of torch.distributed, with its values checked.
+
+Its place is in the environment: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT (or
+GIPFEL_INIT_METHOD). Asks: method, device ("cuda" or "cpu"), payload (bytes), samples, warmup_payload,
+warmup_runs, seconds to wait.
+Answers: samples in B/s as this rank saw them, without the first, and how many values were wrong.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import sys
+import time
+from typing import Any
+
+
+def main() -> None:
+    """Answer one request."""
+    request = json.loads(sys.stdin.read())
+    answer = {"gipfel_probe": 1, "unit": "B/s"}
+    try:
+        import torch  # noqa: PLC0415 - its absence is an answer
+        import torch.distributed as dist  # noqa: PLC0415
+
+        answer.update(measured(torch, dist, request))
+    except ImportError as error:
+        answer.update(error=f"the image lacks a module: {error}", missing=error.name or "torch")
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
+        answer["error"] = f"{type(error).__name__}: {str(error)[:500]}"
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+    # A library's threads must not keep a rank that has answered.
+    os._exit(0)
+
+
+def measured(torch: Any, dist: Any, request: Any) -> Any:
+    """Samples and wrong values."""
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    gpu = request["device"] == "cuda"
+    if gpu and not torch.cuda.is_available():
+        raise RuntimeError("torch sees no GPU")
+    place = "cpu"
+    if gpu:
+        local = int(os.environ.get("LOCAL_RANK", "0"))
+        if local >= torch.cuda.device_count():
+            raise RuntimeError(f"rank {rank} has no GPU: torch sees {torch.cuda.device_count()}")
+        torch.cuda.set_device(local)
+        place = f"cuda:{local}"
+    dist.init_process_group(
+        "nccl" if gpu else "gloo", init_method=os.environ.get("GIPFEL_INIT_METHOD", "env://"), rank=rank,
+        world_size=world, timeout=datetime.timedelta(seconds=request["seconds"]),
+    )  # fmt: skip
+    warm = Collective(torch, dist, request["method"], request["warmup_payload"], place)
+    for _ in range(request["warmup_runs"]):
+        warm.run()
+    real = Collective(torch, dist, request["method"], request["payload"], place)
+    samples = [real.run() for _ in range(request["samples"] + 1)]
+    wrong = warm.wrong + real.wrong
+    dist.barrier()
+    dist.destroy_process_group()
+    # The first sample holds the warming up.
+    evidence = {"rank": rank, "world": world, "backend": "nccl" if gpu else "gloo", "first": samples[0]}
+    return {"samples": samples[1:], "wrong": wrong, "evidence": evidence}
+
+
+class Collective:
+    """A collective over the same memory again and again; every run is checked."""
+
+    def __init__(self, torch: Any, dist: Any, method: Any, payload: Any, place: Any) -> None:
+        self.torch, self.dist, self.method, self.gpu = torch, dist, method, place != "cpu"
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        self.count = max(1, payload // 4)
+        self.size = 4 * self.count
+        self.data = torch.empty(self.count, dtype=torch.float32, device=place)
+        self.parts = None
+        if method == "gather" and self.rank == 0:
+            self.parts = [torch.empty_like(self.data) for _ in range(self.world)]
+        self.wrong = 0
+
+    def run(self) -> Any:
+        """Bytes per second of one run: for an all-reduce what nccl-tests calls bus bandwidth."""
+        self.data.fill_(float(self.rank + 1))
+        self.wait()
+        self.dist.barrier()
+        self.wait()
+        start = time.perf_counter()
+        getattr(self, self.method)()
+        self.wait()
+        if self.method != "allreduce":
+            # One end of a transfer is done when its buffer is taken, not when it has arrived.
+            self.dist.barrier()
+            self.wait()
+        seconds = max(time.perf_counter() - start, 1e-9)
+        self.check()
+        factor = 2.0 * (self.world - 1) / self.world if self.method == "allreduce" else float(self.world - 1)
+        return self.size * (1.0 if self.method == "send" else factor) / seconds
+
+    def wait(self) -> None:
+        """Until the GPU is done."""
+        if self.gpu:
+            self.torch.cuda.synchronize()
+
+    def allreduce(self) -> None:
+        """The sum of all."""
+        self.dist.all_reduce(self.data)
+
+    def broadcast(self) -> None:
+        """From the first to all."""
+        self.dist.broadcast(self.data, 0)
+
+    def gather(self) -> None:
+        """From all to the first."""
+        self.dist.gather(self.data, self.parts, dst=0)
+
+    def send(self) -> None:
+        """From the first to the last."""
+        if self.rank == 0:
+            self.dist.send(self.data, self.world - 1)
+        elif self.rank == self.world - 1:
+            self.dist.recv(self.data, 0)
+
+    def check(self) -> None:
+        """Count what is not what it must be."""
+        expected = float(self.rank + 1)
+        if self.method == "allreduce":
+            expected = self.world * (self.world + 1) / 2.0
+        elif self.method == "broadcast" or (self.method == "send" and self.rank == self.world - 1):
+            expected = 1.0
+        self.wrong += int((self.data != expected).sum().item())
+        for number, part in enumerate(self.parts or ()):
+            self.wrong += int((part != float(number + 1)).sum().item())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""The best figures that are known for a GPU model, with their sources; the standard library alone."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure in base units, and who published it.
+
+    Parameters
+    ----------
+    measured
+        False where only the vendor's peak is known, of which a share is taken.
+    """
+
+    value: float
+    source: str
+    measured: bool = True
+
+
+@dataclass(frozen=True)
+class Model:
+    """One GPU model: words of its name, and check type to figure."""
+
+    names: tuple[str, ...]
+    figures: Mapping[str, Figure]
+
+
+#: What copies reach of a data sheet's bandwidth: 3.02 of 3.35 TB/s on an H100 SXM, 3.57 of 3.94 on an NVL.
+_MEMORY_SHARE = 0.90
+#: 55.6 of 64 GB/s, host to device, in NVIDIA's own example of nvbandwidth (developer.nvidia.com/blog, 2025).
+_PCIE_SHARE = 0.87
+_MAMF = "largest matmul rate found, MAMF table of stas00/ml-engineering"
+_C2C = "Fusco et al. 2024, Understanding Data Movement in Tightly Coupled Heterogeneous Systems"
+
+
+def _figures(
+    sheet: str, memory: float, matmul: float, link: float, *, mamf: bool = False, c2c: bool = False
+) -> dict[str, Figure]:
+    """Figures of the memory in GB/s, bf16 in TFLOP/s, and the host's link in GB/s in one direction."""
+    rate = (
+        Figure(matmul * 1e12, _MAMF)
+        if mamf
+        else Figure(matmul * 0.8e12, f"{sheet}, 80 % of it", measured=False)
+    )
+    pcie = Figure(link * 1e9 * _PCIE_SHARE, f"{sheet}, 87 % of the link", measured=False)
+    return {
+        "memory_bandwidth": Figure(memory * 1e9 * _MEMORY_SHARE, f"{sheet}, 90 % of it", measured=False),
+        "matmul": rate,
+        "host_copy": Figure(link * 1e9, _C2C) if c2c else pcie,
+    }
+
+
+#: The first entry whose words all occur is taken: special ones stand before general ones.
+TABLE: tuple[Model, ...] = (
+    Model(("GB200",), _figures("NVIDIA GB200 NVL72 data sheet", 8000, 2500, 375, c2c=True)),
+    Model(("B200",), _figures("NVIDIA HGX B200 data sheet", 8000, 1745.0, 64, mamf=True)),
+    Model(("GH200", "144G"), _figures("NVIDIA GH200 data sheet", 4900, 821.0, 375, mamf=True, c2c=True)),
+    Model(("GH200",), _figures("NVIDIA GH200 data sheet", 4000, 821.0, 375, mamf=True, c2c=True)),
+    Model(("H200",), _figures("NVIDIA H200 data sheet", 4800, 794.5, 64, mamf=True)),
+    Model(("H100", "PCIE"), _figures("NVIDIA H100 data sheet", 2000, 756, 64)),
+    Model(("H100", "NVL"), _figures("NVIDIA H100 data sheet", 3938, 835, 64)),
+    Model(("H100",), _figures("NVIDIA H100 data sheet", 3350, 794.5, 64, mamf=True)),
+    Model(("A100", "PCIE"), _figures("NVIDIA A100 data sheet", 1935, 256.4, 32, mamf=True)),
+    Model(("A100", "40GB"), _figures("NVIDIA A100 data sheet", 1555, 267.9, 32, mamf=True)),
+    Model(("A100",), _figures("NVIDIA A100 data sheet", 2039, 267.9, 32, mamf=True)),
+    Model(("L40S",), _figures("NVIDIA L40S data sheet", 864, 362, 32)),
+    Model(("L4 ",), _figures("NVIDIA L4 data sheet", 300, 121, 32)),
+)
+
+
+def best_known(check_type: str, model: str) -> Figure | None:
+    """The best known figure of a check for a device by its name in NVML; None where none is known."""
+    words = model.upper() + " "
+    found = next((entry for entry in TABLE if all(name in words for name in entry.names)), None)
+    return found.figures.get(check_type) if found else None

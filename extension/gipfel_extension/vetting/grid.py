@@ -1,0 +1,220 @@
+"""A report as people look at it: nodes x checks, bad nodes first, as many rows as a page can show."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from gipfel_cluster.model import Frozen, one_line
+
+from .model import CheckResult, Severity, Verdict
+from .report import NodeReport, VettingReport
+
+#: What a cell holds that has no verdict yet.
+RUNNING, WAITING = "running", "waiting"
+#: A shape for every word, since colours alone tell nothing to some.
+CELL_SHAPES: Mapping[str, str] = {
+    "pass": "✓",
+    "degraded": "~",
+    "inconclusive": "?",
+    "not_run": "\N{EN DASH}",
+    "fail": "✗",
+    RUNNING: "◐",
+    WAITING: "·",
+}
+MOST_ROWS = 60
+_MOST_CULPRITS = 20
+_MOST_NAMES = 4
+_LONGEST = 400
+
+
+class GridCell(Frozen):
+    """One check on one node: a verdict, "running" or "waiting", and why in one sentence."""
+
+    verdict: str
+    reason: str = ""
+
+
+class GridRow(Frozen):
+    """One node; its cells are in the order of the checks."""
+
+    node: str
+    verdict: str
+    vetted: bool
+    running: str = ""
+    cells: tuple[GridCell, ...]
+
+
+class Culprit(Frozen):
+    """What is wrong with whom: nodes, a GPU or a link that a verdict of the same words is against."""
+
+    who: str
+    checks: str
+    verdict: str
+    reason: str
+    fix: str = ""
+
+
+class VettingGrid(Frozen):
+    """A report, cut to what a page shows.
+
+    Parameters
+    ----------
+    started_ns, ended_ns
+        UTC, in nanoseconds.
+    rows
+        The first of all nodes, bad ones first.
+    more
+        Verdicts of the nodes without a row, and how many have each.
+    done
+        How many nodes have a verdict of every check.
+    """
+
+    protocol: str
+    started_ns: int
+    ended_ns: int | None
+    complete: bool
+    nodes: int
+    vetted: int
+    done: int
+    checks: tuple[str, ...]
+    rows: tuple[GridRow, ...]
+    more: dict[str, int]
+    culprits: tuple[Culprit, ...]
+    more_culprits: int
+    exclude: str
+    outcome: str
+    notes: tuple[str, ...]
+
+    @property
+    def heading(self) -> str:
+        """How far it is, or what came of it, in a few words."""
+        nodes = f"{self.nodes} node{'' if self.nodes == 1 else 's'}"
+        if self.ended_ns is None:
+            return f"{self.done} of {nodes} done ({self.protocol})"
+        seconds = (self.ended_ns - self.started_ns) / 1e9
+        end = "" if self.complete else ", not complete"
+        return f"{self.vetted} of {nodes} vetted ({self.protocol}, {seconds:.0f} s{end})"
+
+
+def grid_of(report: VettingReport, *, most_rows: int = MOST_ROWS) -> VettingGrid:
+    """The grid of a report with at most `most_rows` rows."""
+    found = _worst_of_each(report.results)
+    checks = [each.name for each in report.checks]
+    common = {check: found[("", check)] for check in checks if ("", check) in found}
+    done = sum(
+        all((node.node, check) in found or check in common for check in checks) for node in report.nodes
+    )
+    ended = report.ended_ns is not None
+    accused = {each.node for each in report.results if each.node and _tells(each)}
+    ordered = sorted(report.nodes, key=lambda each: _place(each, accused, ended=ended))
+    shown = ordered[:most_rows]
+    culprits = _culprits(report.results)
+    return VettingGrid(
+        protocol=report.protocol,
+        started_ns=report.started_ns,
+        ended_ns=report.ended_ns,
+        complete=report.complete,
+        nodes=len(report.nodes),
+        vetted=len(report.good_nodes),
+        done=done,
+        checks=tuple(checks),
+        rows=tuple(_row(node, checks, found, common, ended=ended) for node in shown),
+        more=_counted(ordered[most_rows:], ended=ended),
+        culprits=tuple(culprits[:_MOST_CULPRITS]),
+        more_culprits=max(0, len(culprits) - _MOST_CULPRITS),
+        exclude=report.exclude,
+        outcome=report.outcome,
+        notes=report.notes,
+    )
+
+
+def _place(node: NodeReport, accused: set[str], *, ended: bool) -> int:
+    if ended:
+        return -1 - node.verdict.rank if not node.vetted else 0
+    return 0 if node.node in accused else 1
+
+
+def _tells(result: CheckResult) -> bool:
+    return result.verdict is not Verdict.PASS and result.severity is Severity.ERROR
+
+
+def _worst_of_each(results: Iterable[CheckResult]) -> dict[tuple[str, str], list[CheckResult]]:
+    """Results by node and check, the worst first; those of links are nobody's cell."""
+    found: dict[tuple[str, str], list[CheckResult]] = {}
+    for each in results:
+        if each.node or "|" not in each.subject:
+            found.setdefault((each.node, each.check), []).append(each)
+    for members in found.values():
+        members.sort(key=lambda each: -each.verdict.rank)
+    return found
+
+
+def _row(
+    node: NodeReport,
+    checks: Sequence[str],
+    found: Mapping[tuple[str, str], list[CheckResult]],
+    common: Mapping[str, list[CheckResult]],
+    *,
+    ended: bool,
+) -> GridRow:
+    cells = []
+    for check in checks:
+        own = found.get((node.node, check)) or common.get(check)
+        if own:
+            cells.append(GridCell(verdict=own[0].verdict.value, reason=_reason(own, node.node)))
+        else:
+            now = not ended and node.running == check
+            cells.append(GridCell(verdict=RUNNING if now else WAITING))
+    word = node.verdict.value if ended else RUNNING if node.running else WAITING
+    return GridRow(node=node.node, verdict=word, vetted=node.vetted, running=node.running, cells=tuple(cells))
+
+
+def _reason(results: Sequence[CheckResult], node: str) -> str:
+    worst = results[0]
+    whose = "" if worst.subject in {"", node, "all"} else f"{worst.subject}: "
+    alike = sum(each.verdict is worst.verdict for each in results) - 1
+    more = f" (and {alike} more)" if alike and worst.verdict is not Verdict.PASS else ""
+    return _cut(f"{whose}{worst.reason}{more}")
+
+
+def _culprits(results: Iterable[CheckResult]) -> list[Culprit]:
+    bad = [each for each in results if each.verdict is not Verdict.PASS]
+    # What decides, and what failed, comes first; "not run" follows from something else as a rule.
+    rank = {Verdict.FAIL: 0, Verdict.DEGRADED: 1, Verdict.INCONCLUSIVE: 2, Verdict.NOT_RUN: 3}
+    bad.sort(key=lambda each: (each.severity is not Severity.ERROR, rank[each.verdict]))
+    groups: dict[tuple[str, Verdict], list[CheckResult]] = {}
+    for each in bad:
+        groups.setdefault((each.reason, each.verdict), []).append(each)
+    return [
+        Culprit(
+            who=_names(_who(each) for each in group),
+            checks=_names(each.check for each in group),
+            verdict=verdict.value,
+            reason=_cut(reason),
+            fix=_cut(group[0].fix),
+        )
+        for (reason, verdict), group in groups.items()
+    ]
+
+
+def _who(result: CheckResult) -> str:
+    if result.node and result.subject not in {"", result.node, "all"}:
+        return f"{result.node} {result.subject}"
+    return result.node or result.subject.replace("|", " to ")
+
+
+def _counted(nodes: Iterable[NodeReport], *, ended: bool) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for node in nodes:
+        word = node.verdict.value if ended else RUNNING if node.running else WAITING
+        counts[word] = counts.get(word, 0) + 1
+    return counts
+
+
+def _names(names: Iterable[str]) -> str:
+    unique = list(dict.fromkeys(names))
+    rest = f" and {len(unique) - _MOST_NAMES} more" if len(unique) > _MOST_NAMES else ""
+    return ", ".join(unique[:_MOST_NAMES]) + rest
+
+
+def _cut(text: str) -> str:
+    text = one_line(text)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

@@ -1,0 +1,107 @@
+"""Nodes that a user does not want for a while: for one check or for all, with a reason, never for ever."""
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError
+
+from gipfel_cluster.model import Frozen, GipfelError, Line
+from gipfel_cluster.runs import write_atomically
+
+from .locking import locked
+
+_MOST = 4096
+
+
+class Exclusion(Frozen):
+    """One node that is left out until a time (UTC, ns); ``check`` is empty where it is bad for everything."""
+
+    node: Line = Field(min_length=1, max_length=255)
+    check: Line = Field("", max_length=200)
+    reason: Line = Field(min_length=1, max_length=500)
+    since_ns: int = Field(ge=0)
+    until_ns: int = Field(ge=0)
+
+
+class _Content(Frozen):
+    version: Literal[1] = 1
+    exclusions: tuple[Exclusion, ...] = Field((), max_length=_MOST)
+
+
+_Change = Callable[[dict[tuple[str, str], Exclusion]], dict[tuple[str, str], Exclusion]]
+
+
+class Exclusions:
+    """The exclusion list of one cluster.
+
+    Parameters
+    ----------
+    folder
+        The cluster's folder in the history; the list is ``exclusions.json`` in it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "exclusions.json"
+
+    def read(self, *, now_ns: int | None = None) -> tuple[tuple[Exclusion, ...], str]:
+        """What holds now, and what is wrong with the file, in one sentence; the file is then set aside."""
+        now = time.time_ns() if now_ns is None else now_ns
+        try:
+            content = _Content.model_validate_json(self.path.read_bytes())
+        except FileNotFoundError:
+            return (), ""
+        except OSError as error:
+            return (), f"{self.path} can't be read: {error.strerror}."
+        except ValidationError:
+            aside = self.path.with_suffix(".corrupt")
+            self.path.replace(aside)
+            return (
+                (),
+                f"{self.path} is no exclusion list; it is set aside as {aside.name}, and excludes nothing.",
+            )
+        return tuple(each for each in content.exclusions if each.until_ns > now), ""
+
+    def add(self, exclusions: Iterable[Exclusion], *, now_ns: int | None = None) -> tuple[Exclusion, ...]:
+        """Add some, in the place of older ones of the same node and check; returns the whole list.
+
+        Raises
+        ------
+        GipfelError
+            The file can't be written, or holds more than 4096.
+        """
+        added = {(each.node, each.check): each for each in exclusions}
+        return self._change(lambda kept: kept | added, now_ns)
+
+    def lift(self, node: str, check: str = "", *, now_ns: int | None = None) -> tuple[Exclusion, ...]:
+        """Take one away, with an empty `check` all of the node; returns what is left.
+
+        Raises
+        ------
+        GipfelError
+            The file can't be written.
+        """
+        return self._change(
+            lambda kept: {
+                key: each for key, each in kept.items() if key[0] != node or (check and key[1] != check)
+            },
+            now_ns,
+        )
+
+    def _change(self, change: _Change, now_ns: int | None) -> tuple[Exclusion, ...]:
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with locked(self.path.with_name(".exclusions.lock")):
+                kept, _ = self.read(now_ns=now_ns)
+                after = change({(each.node, each.check): each for each in kept})
+                if len(after) > _MOST:
+                    raise GipfelError(f"{self.path} would hold more than {_MOST} nodes.", "Lift some first.")
+                content = _Content(exclusions=tuple(after[key] for key in sorted(after)))
+                write_atomically(self.path, content.model_dump_json(indent=2))
+        except OSError as error:
+            raise GipfelError(
+                f"{self.path} can't be written: {error.strerror}.",
+                "Set GIPFEL_VETTING_HISTORY to a folder that you can write to.",
+            ) from error
+        return content.exclusions

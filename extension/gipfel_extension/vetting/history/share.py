@@ -1,0 +1,150 @@
+"""Sends a vetting run to the site's registry, if the user agreed; whatever happens, the vetting goes on."""
+
+import http.client
+import json
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError
+
+from gipfel_cluster.model import Frozen, GipfelError, Line, one_line
+from gipfel_cluster.runs import write_atomically
+
+from ..model import Verdict
+from .entry import VettingRecord
+from .store import history_root
+
+_ANSWER_S = 10.0
+_MOST_ANSWER_BYTES = 4000
+_MOST_RESULTS = 50_000
+_CONSENT = "consent.json"
+
+
+class SharedReport(Frozen):
+    """What the registry is told of one run: no paths, no environment, no command, no user name.
+
+    Who sent it is the registry's to find out, from the token.
+    """
+
+    record: VettingRecord
+    versions: dict[Line, Line] = Field(default_factory=dict, max_length=50)
+
+
+class Shared(Frozen):
+    """What came of it: ``sent``, and in one sentence why not where it was not."""
+
+    sent: bool
+    words: str
+
+
+class _Consent(Frozen):
+    version: Literal[1] = 1
+    share: bool
+
+
+def consents(environment: Mapping[str, str] | None = None, *, root: Path | None = None) -> bool:
+    """Whether the user agreed that results go to the site's registry; by default they did not.
+
+    ``GIPFEL_SHARE_VETTING`` (``yes`` or ``no``) decides for one run, else what `set_consent` kept.
+    """
+    environment = os.environ if environment is None else environment
+    given = environment.get("GIPFEL_SHARE_VETTING", "").strip().lower()
+    if given:
+        return given in {"yes", "true", "1"}
+    try:
+        path = (root or history_root(environment)) / _CONSENT
+        return _Consent.model_validate_json(path.read_bytes()).share
+    except (OSError, ValidationError):
+        return False
+
+
+def set_consent(*, share: bool, root: Path | None = None) -> None:
+    """Keep the user's decision for all later runs.
+
+    Raises
+    ------
+    GipfelError
+        The file can't be written.
+    """
+    folder = root or history_root()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomically(folder / _CONSENT, _Consent(share=share).model_dump_json())
+    except OSError as error:
+        raise GipfelError(f"{folder / _CONSENT} can't be written: {error.strerror}.") from error
+
+
+def share_record(
+    record: VettingRecord,
+    *,
+    versions: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+    root: Path | None = None,
+    limit_s: float = _ANSWER_S,
+) -> Shared:
+    """Send a run to the registry; it never raises, and takes `limit_s` seconds at most per answer.
+
+    ``GIPFEL_REGISTRY_URL`` says where it is, as the hub's configuration gives it to every server, and
+    ``GIPFEL_REGISTRY_TOKEN``, else ``JUPYTERHUB_API_TOKEN``, who sends.
+    """
+    environment = os.environ if environment is None else environment
+    url = environment.get("GIPFEL_REGISTRY_URL", "")
+    token = environment.get("GIPFEL_REGISTRY_TOKEN") or environment.get("JUPYTERHUB_API_TOKEN", "")
+    if not consents(environment, root=root):
+        return Shared(sent=False, words="The results stay with you: you did not agree to share them.")
+    if missing := _missing(url, token):
+        return Shared(sent=False, words=f"The results were not shared: {missing}")
+    try:
+        report = SharedReport(record=_shortened(record), versions=dict(versions or {}))
+        return _post(f"{url.rstrip('/')}/api/reports", report.model_dump_json().encode(), token, limit_s)
+    except urllib.error.HTTPError as error:
+        return Shared(sent=False, words=f"The registry refused the results: {_reason(error)}")
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        words = getattr(error, "reason", None) or error
+        return Shared(sent=False, words=one_line(f"The registry did not answer: {words}.")[:300])
+
+
+def _shortened(record: VettingRecord) -> VettingRecord:
+    """At most as many results as the registry takes: bad ones first, then those with a figure."""
+    if len(record.entries) <= _MOST_RESULTS:
+        return record
+    kept = sorted(record.entries, key=lambda each: (each.verdict is Verdict.PASS, each.figure is None))
+    return record.model_copy(update={"entries": tuple(kept[:_MOST_RESULTS])})
+
+
+def _missing(url: str, token: str) -> str:
+    if not url:
+        return "this site has no registry of vetting results."
+    if not url.startswith(("http://", "https://")):
+        return "GIPFEL_REGISTRY_URL is no web address."
+    if not token.isascii() or not token or one_line(token) != token:
+        return "there is no token of the hub here."
+    return ""
+
+
+def _post(url: str, body: bytes, token: str, limit_s: float) -> Shared:
+    headers = {"Authorization": f"token {token}", "Content-Type": "application/json"}
+    request = urllib.request.Request(url, data=body, headers=headers)  # noqa: S310 - checked by `_missing`
+    # The hub is not behind the proxy that the environment may name for the internet, and a redirect would
+    # carry the token elsewhere.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
+    with opener.open(request, timeout=limit_s) as answer:
+        answer.read(_MOST_ANSWER_BYTES)
+    return Shared(sent=True, words="The results were sent to the site's registry.")
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: object) -> None:
+        """Follow none."""
+
+
+def _reason(error: urllib.error.HTTPError) -> str:
+    try:
+        words = json.loads(error.read(_MOST_ANSWER_BYTES))["message"]
+    except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException):
+        words = f"{error.code} {error.reason}"
+    return one_line(str(words))[:300]

@@ -1,0 +1,133 @@
+"""One check on one node, so that whatever happens is a verdict: exceptions, missing tools, time limits."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pydantic import ValidationError
+
+from gipfel_cluster.model import one_line
+
+from .check import Check, CheckContext, GroupCheck, Missing
+from .checks.registry import UnknownCheck, check_class
+from .gpus.reading import ReadingError
+from .model import CheckResult, Finding, Scope, Verdict
+from .probing import ProbeSpec
+from .protocol import ProtocolCheck
+from .requirements import unmet
+from .threshold import judge
+
+#: Where neither the protocol nor the check says how long it may take.
+DEFAULT_LIMIT_S = 60.0
+
+
+def time_limit(entry: ProtocolCheck) -> float:
+    """Seconds that a check may take on a node or a group."""
+    if entry.time_limit_s is not None:
+        return entry.time_limit_s
+    try:
+        return float(getattr(check_class(entry.type), "time_limit_s", DEFAULT_LIMIT_S))
+    except UnknownCheck:
+        return DEFAULT_LIMIT_S
+
+
+def is_group(entry: ProtocolCheck) -> bool:
+    """Whether the check is a probe on a group of ranks, which the coordinator starts; not if it is broken."""
+    try:
+        return not entry.problem and hasattr(check_class(entry.type), "probe")
+    except UnknownCheck:
+        return False
+
+
+def group_probe(entry: ProtocolCheck) -> ProbeSpec:
+    """What each rank of a group runs for this check.
+
+    Raises
+    ------
+    ValueError
+        The check is none of groups, or its parameters are wrong; a loaded protocol has neither.
+    """
+    check = _check_of(entry)
+    if not isinstance(check, GroupCheck):
+        raise ValueError(f"{entry.type} is no check of a group.")  # noqa: TRY004 - it is the entry that is wrong
+    spec = check.probe(time_limit(entry))
+    if entry.scope is Scope.PAIR and entry.parameters.get("per_gpu") is None:
+        # One rank on each side shows one path; several share it, and hide which of them is slow.
+        return spec.model_copy(update={"per_gpu": False})
+    return spec
+
+
+def run_check(entry: ProtocolCheck, context: CheckContext) -> list[CheckResult]:
+    """The results of a check on this node; never empty, never an exception, never later than its time limit.
+
+    For a check of a group it says whether this node lacks something: empty where the group can start.
+    """
+    limit = time_limit(entry)
+    context = replace(context, time_limit_s=limit)
+    started_ns, start = time.time_ns(), time.monotonic()
+    findings = _within(limit, lambda: _findings(entry, context))
+    if findings is None:
+        findings = [
+            _unfinished(f"It did not end within its time limit of {limit:g} s.", "See why this node is slow.")
+        ]
+    elif not findings and not is_group(entry):
+        findings = [
+            _unfinished("The check found nothing to look at.", "See whether this node has what it is about.")
+        ]
+    seconds = time.monotonic() - start
+    return [_result(entry, context.node, finding, started_ns, seconds) for finding in findings]
+
+
+def _findings(entry: ProtocolCheck, context: CheckContext) -> Sequence[Finding]:
+    try:
+        if entry.problem:
+            return [_unfinished(entry.problem, entry.fix)]
+        if lacking := unmet(entry.requirements, context.probes):
+            return [lacking]
+        check = _check_of(entry)
+        if not isinstance(check, Check):
+            return []
+        found = check.run(context)
+        return [judge(Finding.model_validate(each), entry.threshold, type_=entry.type) for each in found]
+    except (Missing, ReadingError) as error:
+        return [_unfinished(error.problem, error.fix)]
+    # A check is anybody's code: whatever it raises must not pass the node.
+    except (Exception, SystemExit) as error:  # noqa: BLE001
+        said = one_line(f"{type(error).__name__}: {error}")[:400]
+        return [_unfinished(f"The check broke: {said}", "Report it to whoever wrote the check.")]
+
+
+def _check_of(entry: ProtocolCheck) -> Any:
+    try:
+        return check_class(entry.type).model_validate(entry.parameters)
+    except (UnknownCheck, ValidationError) as error:
+        raise ValueError(one_line(str(error))) from error
+
+
+def _unfinished(reason: str, fix: str) -> Finding:
+    return Finding(verdict=Verdict.NOT_RUN, reason=one_line(reason), fix=one_line(fix))
+
+
+def _result(
+    entry: ProtocolCheck, node: str, finding: Finding, started_ns: int, seconds: float
+) -> CheckResult:
+    return CheckResult(
+        check=entry.name, type=entry.type, scope=entry.scope, subject=finding.subject or node, node=node,
+        verdict=finding.verdict, reason=one_line(finding.reason), fix=one_line(finding.fix),
+        figure=finding.figure, unit=finding.unit, samples=finding.samples,
+        threshold=entry.threshold.words(finding.unit, finding.model) if entry.threshold else "",
+        started_ns=started_ns, seconds=seconds, severity=entry.severity,
+        evidence={**finding.evidence, **({"model": finding.model} if finding.model else {})},
+    )  # fmt: skip
+
+
+def _within(limit: float, work: Callable[[], Sequence[Finding]]) -> Sequence[Finding] | None:
+    """What the work returns, or None at the limit: a thread, as a dead file system can't be interrupted."""
+    answers: list[Sequence[Finding]] = []
+    thread = threading.Thread(target=lambda: answers.append(work()), daemon=True, name="gipfel-check")
+    thread.start()
+    thread.join(limit)
+    # A thread that died without an answer has not passed either.
+    return answers[0] if answers else (None if thread.is_alive() else [_unfinished("The check died.", "")])

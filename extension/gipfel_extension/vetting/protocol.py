@@ -1,0 +1,98 @@
+"""A protocol: which checks vet a node, with which limits, and what is tolerated."""
+
+from typing import Annotated
+
+from pydantic import Field, JsonValue
+
+from gipfel_cluster.model import Frozen
+
+from .model import CheckResult, Scope, Severity, Verdict
+from .threshold import Threshold
+
+#: Type and name of results about the protocol itself.
+PROTOCOL = "protocol"
+
+
+class ProtocolCheck(Frozen):
+    """One entry of a protocol.
+
+    Parameters
+    ----------
+    type
+        As in the entry points ``gipfel.checks``.
+    time_limit_s
+        None takes the check's own.
+    requirements
+        What the image must have; already without what our own implementation does without.
+    notes
+        What was taken as met or read differently, for the report.
+    problem, fix
+        Why this entry can't be run; it is then a verdict "not run". Empty for one that can.
+    line
+        In the protocol's file; 0 where there is none.
+    """
+
+    name: str
+    type: str
+    scope: Scope = Scope.NODE
+    severity: Severity = Severity.ERROR
+    time_limit_s: Annotated[float, Field(gt=0, le=86_400)] | None = None
+    tolerate_degraded: bool = False
+    threshold: Threshold | None = None
+    parameters: dict[str, JsonValue] = Field(default_factory=dict)
+    requirements: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    problem: str = ""
+    fix: str = ""
+    line: int = 0
+
+    def vets(self, verdict: Verdict) -> bool:
+        """Whether a node with this verdict is fit as far as this check goes."""
+        return verdict is Verdict.PASS or (verdict is Verdict.DEGRADED and self.tolerate_degraded)
+
+    def not_run(self, subject: str, node: str, reason: str, fix: str = "") -> CheckResult:
+        """The verdict where this check gave none."""
+        return CheckResult(
+            check=self.name, type=self.type, scope=self.scope, subject=subject, node=node,
+            verdict=Verdict.NOT_RUN, reason=reason, fix=fix, severity=self.severity,
+        )  # fmt: skip
+
+
+class VettingProtocol(Frozen):
+    """A protocol as loaded.
+
+    Parameters
+    ----------
+    source
+        Its file, or the name of a shipped one.
+    time_limit_s
+        For the whole run; None for the sum of what its checks may take.
+    """
+
+    name: str
+    checks: tuple[ProtocolCheck, ...]
+    description: str = ""
+    source: str = ""
+    time_limit_s: Annotated[float, Field(gt=0)] | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def runnable(self) -> tuple[ProtocolCheck, ...]:
+        """The checks that can be run, in their order."""
+        return tuple(check for check in self.checks if not check.problem)
+
+    def problems(self) -> tuple[CheckResult, ...]:
+        """What is wrong with the protocol itself, as verdicts that count for every node."""
+        results = []
+        for check in self.checks:
+            if check.problem:
+                where = f"Line {check.line}: " if check.line else ""
+                result = check.not_run("all", "", where + check.problem, check.fix)
+                # Whoever can't be run was never judged unimportant: it counts, whatever its severity says.
+                results.append(result.model_copy(update={"severity": Severity.ERROR}))
+        if not any(check.severity is Severity.ERROR for check in self.checks):
+            nothing = ProtocolCheck(name=PROTOCOL, type=PROTOCOL, scope=Scope.ALL)
+            reason = "The protocol has no check that decides: nothing was vetted."
+            fix = "Add a check, or take a shipped protocol such as quick."
+            results.append(nothing.not_run("all", "", reason, fix))
+        return tuple(results)

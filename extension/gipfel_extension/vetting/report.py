@@ -1,0 +1,281 @@
+"""The report of a vetting run: every verdict, which nodes are vetted, and files for the next step."""
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError
+
+from gipfel_cluster.model import Frozen, GipfelError
+from gipfel_cluster.runs import write_atomically
+from gipfel_cluster.scheduler.hostlist import fold_hostlist
+
+from .model import CheckResult, Scope, Severity, Verdict, worst
+from .protocol import ProtocolCheck, VettingProtocol
+
+REPORT, GOOD_NODES, BAD_NODES = "vetting.json", "good_nodes.txt", "bad_nodes.txt"
+
+
+class CheckColumn(Frozen):
+    """A check of the protocol, as a grid of nodes and checks names it."""
+
+    name: str
+    type: str
+    scope: Scope
+    severity: Severity = Severity.ERROR
+
+
+class NodeReport(Frozen):
+    """What the run says of a node.
+
+    Parameters
+    ----------
+    verdict
+        The worst of the checks that decide; not run as long as one of them has said nothing.
+    vetted
+        Whether every check that decides passed, or is degraded where the protocol tolerates it.
+    running
+        The check that runs on it at the moment.
+    reasons
+        Why it is not vetted, one sentence a check.
+    """
+
+    node: str
+    verdict: Verdict
+    vetted: bool
+    running: str = ""
+    reasons: tuple[str, ...] = ()
+
+
+class VettingReport(Frozen):
+    """A vetting run, while it runs and when it has ended.
+
+    Parameters
+    ----------
+    started_ns, ended_ns
+        UTC, in nanoseconds; no end as long as it runs.
+    complete
+        Whether the run came to its own end; false while it runs, and after it was interrupted.
+    vetted
+        Whether every node is.
+    bad_nodes
+        Every node that is not vetted.
+    exclude
+        A hostlist for ``--exclude``: the bad nodes that have a verdict of their own against them.
+    action, outcome
+        What was to be done with bad nodes, and what was done, in one sentence.
+    """
+
+    schema_version: Literal[1] = 1
+    protocol: str
+    source: str = ""
+    cluster: str = ""
+    job: str = ""
+    started_ns: int = Field(ge=0)
+    ended_ns: int | None = None
+    complete: bool = False
+    vetted: bool = False
+    checks: tuple[CheckColumn, ...] = ()
+    nodes: tuple[NodeReport, ...] = ()
+    results: tuple[CheckResult, ...] = ()
+    good_nodes: tuple[str, ...] = ()
+    bad_nodes: tuple[str, ...] = ()
+    exclude: str = ""
+    action: str = "report"
+    outcome: str = ""
+    exit_status: int | None = None
+    notes: tuple[str, ...] = ()
+
+    def write(self, folder: Path) -> None:
+        """Write ``vetting.json`` and, where the run has ended, the lists of nodes, into a run folder.
+
+        Raises
+        ------
+        OSError
+            They can't be written.
+        """
+        write_atomically(folder / REPORT, self.model_dump_json(indent=1) + "\n")
+        if self.ended_ns is not None:
+            write_atomically(folder / GOOD_NODES, "".join(f"{node}\n" for node in self.good_nodes))
+            write_atomically(folder / BAD_NODES, "".join(f"{node}\n" for node in self.bad_nodes))
+
+
+def read_report(path: Path) -> VettingReport:
+    """The report in a file or in a run folder.
+
+    Raises
+    ------
+    GipfelError
+        There is none, or it can't be read.
+    """
+    path = path / REPORT if path.is_dir() else path
+    try:
+        return VettingReport.model_validate_json(path.read_bytes())
+    except FileNotFoundError as error:
+        raise GipfelError(f"There is no vetting report {path}.", "Run `gipfel vet standard`.") from error
+    except OSError as error:
+        raise GipfelError(f"The vetting report {path} can't be read: {error.strerror}.") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise GipfelError(f"{path} is no vetting report: {first['msg']}.") from error
+
+
+def judge_nodes(
+    protocol: VettingProtocol,
+    nodes: Sequence[str],
+    results: Sequence[CheckResult],
+    running: Mapping[str, str] | None = None,
+) -> tuple[NodeReport, ...]:
+    """What all results together say of each node; whoever has no verdict is not vetted."""
+    entries = {entry.name: entry for entry in protocol.checks}
+    by_node: dict[str, list[CheckResult]] = {node: [] for node in nodes}
+    for result in results:
+        if result.node in by_node:
+            by_node[result.node].append(result)
+    for node in _left_out_for_links(results, entries):
+        by_node.get(node, []).extend(_links_of(node, results, entries))
+    busy = running or {}
+    of_all = [each for each in results if _counts_for_all(each) and each.severity is Severity.ERROR]
+    return tuple(_judge_node(node, by_node[node], of_all, entries, busy.get(node, "")) for node in nodes)
+
+
+def _judge_node(
+    node: str,
+    own: Sequence[CheckResult],
+    of_all: Sequence[CheckResult],
+    entries: Mapping[str, ProtocolCheck],
+    running: str,
+) -> NodeReport:
+    deciding = [each for each in own if each.severity is Severity.ERROR]
+    looked = any(each.evidence.get("applies") is not False for each in (*deciding, *of_all))
+    heard = {each.check for each in (*own, *of_all)}
+    missing = [
+        entry
+        for entry in entries.values()
+        if not entry.problem and entry.severity is Severity.ERROR and entry.name not in heard
+    ]
+    bad = [each for each in (*deciding, *of_all) if not _vets(each, entries)]
+    reasons = [f"{each.check}: {each.reason}" for each in bad]
+    reasons += [f"{entry.name}: It gave no verdict." for entry in missing]
+    verdicts = [each.verdict for each in (*deciding, *of_all)] + [Verdict.NOT_RUN for _ in missing]
+    return NodeReport(
+        node=node,
+        verdict=worst(verdicts),
+        vetted=looked and not bad and not missing,
+        running=running,
+        reasons=tuple(reasons) or (() if looked else ("No check that decides has looked at it.",)),
+    )
+
+
+def _vets(result: CheckResult, entries: Mapping[str, ProtocolCheck]) -> bool:
+    if result.severity is not Severity.ERROR:
+        return True
+    entry = entries.get(result.check)
+    return entry.vets(result.verdict) if entry else result.verdict is Verdict.PASS
+
+
+def _counts_for_all(result: CheckResult) -> bool:
+    return not result.node and "|" not in result.subject
+
+
+def _bad_links(
+    results: Iterable[CheckResult], entries: Mapping[str, ProtocolCheck]
+) -> list[tuple[tuple[str, ...], CheckResult]]:
+    return [
+        (tuple(each.subject.split("|")), each)
+        for each in results
+        if not each.node and "|" in each.subject and not _vets(each, entries)
+    ]
+
+
+def _left_out_for_links(results: Iterable[CheckResult], entries: Mapping[str, ProtocolCheck]) -> list[str]:
+    """Nodes without which no slow link is left: those with most of them first, else the later name."""
+    links = [set(ends) for ends, _ in _bad_links(results, entries)]
+    left_out: list[str] = []
+    while links:
+        counts: dict[str, int] = {}
+        for link in links:
+            for node in link:
+                counts[node] = counts.get(node, 0) + 1
+        worst_node = max(sorted(counts), key=lambda node: (counts[node], node))
+        left_out.append(worst_node)
+        links = [link for link in links if worst_node not in link]
+    return left_out
+
+
+def _links_of(
+    node: str, results: Iterable[CheckResult], entries: Mapping[str, ProtocolCheck]
+) -> list[CheckResult]:
+    return [each for ends, each in _bad_links(results, entries) if node in ends]
+
+
+def make_report(
+    protocol: VettingProtocol,
+    nodes: Sequence[str],
+    results: Sequence[CheckResult],
+    *,
+    started_ns: int,
+    ended_ns: int | None = None,
+    complete: bool = False,
+    running: Mapping[str, str] | None = None,
+    cluster: str = "",
+    job: str = "",
+    notes: Sequence[str] = (),
+) -> VettingReport:
+    """The report of what is known so far."""
+    judged = judge_nodes(protocol, nodes, results, running)
+    good = tuple(each.node for each in judged if each.vetted)
+    # What a run that was cut short did not get to is nobody's fault.
+    said = results if complete else [each for each in results if each.verdict is not Verdict.NOT_RUN]
+    accused = _accused(protocol, judged, said)
+    return VettingReport(
+        protocol=protocol.name,
+        source=protocol.source,
+        cluster=cluster,
+        job=job,
+        started_ns=started_ns,
+        ended_ns=ended_ns,
+        complete=complete,
+        vetted=bool(judged) and len(good) == len(judged),
+        checks=tuple(
+            CheckColumn(name=each.name, type=each.type, scope=each.scope, severity=each.severity)
+            for each in protocol.checks
+        ),
+        nodes=judged,
+        results=tuple(results),
+        good_nodes=good,
+        bad_nodes=tuple(each.node for each in judged if not each.vetted),
+        exclude=fold_hostlist(accused),
+        notes=tuple(dict.fromkeys((*protocol.notes, *_notes(protocol), *notes))),
+    )
+
+
+def _accused(
+    protocol: VettingProtocol, judged: Sequence[NodeReport], results: Sequence[CheckResult]
+) -> Collection[str]:
+    entries = {entry.name: entry for entry in protocol.checks}
+    with_verdict = {each.node for each in results if each.node and not _vets(each, entries)}
+    with_verdict |= set(_left_out_for_links(results, entries))
+    return [each.node for each in judged if not each.vetted and each.node in with_verdict]
+
+
+def _notes(protocol: VettingProtocol) -> list[str]:
+    return [f"{entry.name}: {note}" for entry in protocol.checks for note in entry.notes]
+
+
+def write_document(report: VettingReport, path: Path) -> None:
+    """Write a report where the user wants it.
+
+    Raises
+    ------
+    GipfelError
+        The file can't be written.
+    """
+    document = json.dumps(report.model_dump(mode="json"), indent=1) + "\n"
+    try:
+        write_atomically(path, document)
+    except OSError as error:
+        raise GipfelError(
+            f"The report can't be written to {path}: {error.strerror}.", "Name another file."
+        ) from error

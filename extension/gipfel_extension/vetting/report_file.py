@@ -1,0 +1,55 @@
+"""A report that another process writes: read again only when it has changed."""
+
+from pathlib import Path
+
+from gipfel_cluster.model import GipfelError
+
+from .report import REPORT, VettingReport, read_report
+
+
+class ReportFile:
+    """``vetting.json`` of a run folder, read as it grows.
+
+    Parameters
+    ----------
+    folder
+        The run folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / REPORT
+        #: Names the content that was read last; empty for none.
+        self.version = ""
+        self._report: VettingReport | None = None
+
+    def look(self) -> bool:
+        """Read it if it has changed; whether it has.
+
+        Raises
+        ------
+        GipfelError
+            It can't be read, or is no report.
+        """
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            changed = self.version != ""
+            self._report, self.version = None, ""
+            return changed
+        except OSError as error:
+            raise GipfelError(f"{self.path} can't be read: {error.strerror}.") from error
+        version = f"{found.st_mtime_ns:x}-{found.st_ino:x}-{found.st_size:x}"
+        if version == self.version:
+            return False
+        self._report, self.version = read_report(self.path), version
+        return True
+
+    @property
+    def report(self) -> VettingReport | None:
+        """What was read last; None where there is no report."""
+        return self._report
+
+    @property
+    def changed_ns(self) -> int:
+        """When the content that was read last was written, UTC in nanoseconds; 0 for none."""
+        return int(self.version.partition("-")[0], 16) if self.version else 0

@@ -1,0 +1,324 @@
+"""The agent of a node: ``python -m gipfel_extension.vetting.run.agent``.
+
+It does nothing itself but speak: with the coordinator through its link, with its worker through a pipe. So it
+always answers, whatever a check does.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import zmq
+
+from gipfel_cluster.job.orphans import adopt_orphans, end_descendants
+from gipfel_cluster.model import Frozen, one_line
+
+from ..probing import ProbeAnswer
+from .messages import (
+    Beat,
+    Bye,
+    CheckDone,
+    FindPort,
+    Hello,
+    Leaving,
+    PortFound,
+    RankEnd,
+    RanksDone,
+    RunCheck,
+    RunRanks,
+    Stop,
+    Welcome,
+    from_agent,
+    from_coordinator,
+)
+from .network import free_port
+from .place import node_name
+from .rendezvous import RENDEZVOUS_VARIABLE, Link, Rendezvous
+
+#: Seconds without a word from the coordinator, which speaks once a second.
+SILENCE_S = 30.0
+#: Seconds until the coordinator must have been found.
+FOUND_WITHIN_S = 120.0
+_WORKER_SILENCE_S = 30.0
+_TICK_MS = 500
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_LOST = 1
+
+
+class Agent:
+    """A node's agent.
+
+    Parameters
+    ----------
+    find
+        Where the coordinator is, None as long as nobody knows.
+    rank
+        The number of its task; -1 where there is none.
+    extra
+        Only wait for the end.
+    parent
+        The coordinator's process number where that started this agent; it is ended when it falls silent.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[], Rendezvous | None],
+        *,
+        node: str,
+        rank: int = -1,
+        extra: bool = False,
+        parent: int | None = None,
+        environment: Mapping[str, str],
+    ) -> None:
+        self._find = find
+        self._node, self._rank, self._extra, self._parent = node, rank, extra, parent
+        self._environment = {key: each for key, each in environment.items() if key != RENDEZVOUS_VARIABLE}
+        self._link: Link | None = None
+        self._rendezvous: Rendezvous | None = None
+        self._address = ""
+        self._worker: subprocess.Popen[bytes] | None = None
+        self._buffer = b""
+        self._task: RunCheck | RunRanks | None = None
+        self._welcomed = False
+        self._asked: int | None = None
+        self._heard = self._worker_heard = time.monotonic()
+
+    def run(self) -> int:
+        """Serve until the coordinator says farewell; the status that it gives, 1 where it is lost."""
+        adopt_orphans()
+        for number in _SIGNALS:
+            signal.signal(number, self._ask_to_end)
+        try:
+            return self._serve()
+        finally:
+            self._end_worker()
+            end_descendants()
+            if self._link:
+                self._link.close()
+
+    def _ask_to_end(self, number: int, _frame: object) -> None:
+        self._asked = number
+
+    def _serve(self) -> int:
+        started = time.monotonic()
+        while True:
+            if self._asked is not None:
+                self._say(Leaving(reason=f"{signal.Signals(self._asked).name} was sent to it"))
+                return 128 + self._asked
+            if self._parent is not None and os.getppid() != self._parent:
+                return _LOST
+            if not self._welcomed and not self._knock() and time.monotonic() - started > FOUND_WITHIN_S:
+                _complain(f"{self._node} found no coordinator within {FOUND_WITHIN_S:g} s.")
+                return _LOST
+            if self._welcomed and time.monotonic() - self._heard > SILENCE_S:
+                _complain(f"{self._node} has not heard of the coordinator for {SILENCE_S:g} s.")
+                if self._parent is not None:
+                    with contextlib.suppress(OSError):
+                        os.kill(self._parent, signal.SIGKILL)
+                return _LOST
+            if not self._welcomed and self._rendezvous is not None and not self._rendezvous.port:
+                return _LOST
+            self._watch_worker()
+            bye = self._listen()
+            if bye is not None:
+                self._say(Leaving())
+                return bye.status
+
+    def _knock(self) -> bool:
+        """Say hello, through a new link where the coordinator has changed; whether one is there."""
+        found = self._find()
+        if found is None:
+            time.sleep(0.2)
+            return False
+        if not found.port:
+            self._rendezvous = found
+            return False
+        if found != self._rendezvous or self._link is None:
+            reached = found.reachable()
+            if reached is None:
+                time.sleep(0.2)
+                return False
+            if self._link:
+                self._link.close()
+            host, self._address = reached
+            self._link, self._rendezvous = Link(found, host), found
+        gpus = gpus_of(self._environment)
+        self._say(
+            Hello(
+                token=found.token,
+                node=self._node,
+                address=self._address,
+                pid=os.getpid(),
+                rank=self._rank,
+                gpus=gpus or 0,
+                switch=switch_of(self._environment),
+                extra=self._extra,
+            )
+        )
+        return True
+
+    def _listen(self) -> Bye | None:
+        """Wait half a second for the coordinator and the worker, and do what they say."""
+        if self._link is None:
+            return None
+        poller = zmq.Poller()
+        poller.register(self._link.socket, zmq.POLLIN)
+        worker = self._worker.stdout.fileno() if self._worker and self._worker.stdout else None
+        if worker is not None:
+            poller.register(worker, zmq.POLLIN)
+        ready = {each: True for each, _ in poller.poll(_TICK_MS)}
+        if self._welcomed:
+            self._say(Beat())
+        self._tell_worker(Beat())
+        # It may have been lost in telling it.
+        if worker is not None and worker in ready and self._worker is not None:
+            self._hear_worker(os.read(worker, 1 << 16))
+        while self._link.socket in ready:
+            try:
+                message = from_coordinator(self._link.socket.recv(zmq.NOBLOCK))
+            except zmq.Again:
+                break
+            self._heard = time.monotonic()
+            if isinstance(message, Bye):
+                return message
+            self._do(message)
+        return None
+
+    def _do(self, message: object) -> None:
+        if isinstance(message, Welcome):
+            self._welcomed = True
+        elif isinstance(message, FindPort):
+            self._say(PortFound(task=message.task, port=free_port()))
+        elif isinstance(message, RunCheck | RunRanks):
+            self._task = message
+            self._start_worker()
+            self._tell_worker(message)
+        elif isinstance(message, Stop):
+            self._tell_worker(message)
+
+    def _start_worker(self) -> None:
+        if self._worker is not None:
+            return
+        gpus = gpus_of(self._environment)
+        argv = [sys.executable, "-m", f"{__package__}.worker", str(os.getpid()), self._node]
+        self._worker = subprocess.Popen(
+            [*argv, "-" if gpus is None else str(gpus)],
+            env=self._environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self._buffer, self._worker_heard = b"", time.monotonic()
+
+    def _tell_worker(self, message: Frozen) -> None:
+        if self._worker is None or self._worker.stdin is None:
+            return
+        try:
+            self._worker.stdin.write(message.model_dump_json().encode() + b"\n")
+            self._worker.stdin.flush()
+        except OSError:
+            self._lose_worker("ended")
+
+    def _hear_worker(self, piece: bytes) -> None:
+        if not piece:
+            self._lose_worker("ended")
+            return
+        self._worker_heard = time.monotonic()
+        *lines, self._buffer = (self._buffer + piece).split(b"\n")
+        for line in lines:
+            message = from_agent(line)
+            if message is None or isinstance(message, Beat):
+                continue
+            if isinstance(message, CheckDone | RanksDone):
+                self._task = None
+            self._say(message)
+
+    def _watch_worker(self) -> None:
+        worker = self._worker
+        if worker is not None and time.monotonic() - self._worker_heard > _WORKER_SILENCE_S:
+            self._lose_worker("did not answer any more")
+
+    def _lose_worker(self, how: str) -> None:
+        """Tell the coordinator that what ran is lost; the next check gets a new worker."""
+        self._end_worker()
+        problem, task = f"The process that runs the checks on {self._node} {how}.", self._task
+        self._task = None
+        if isinstance(task, RunCheck):
+            self._say(CheckDone(task=task.task, problem=problem))
+        elif isinstance(task, RunRanks):
+            answer = ProbeAnswer(error=problem)
+            ends = tuple(RankEnd(rank=rank, answer=answer, died=True) for rank in task.ranks)
+            self._say(RanksDone(task=task.task, ends=ends))
+
+    def _end_worker(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is None:
+            return
+        with contextlib.suppress(OSError):
+            if worker.stdin:
+                worker.stdin.close()
+        try:
+            worker.wait(5)
+        except subprocess.TimeoutExpired:
+            worker.kill()
+            worker.wait(5)
+        if worker.stdout:
+            worker.stdout.close()
+
+    def _say(self, message: Frozen) -> None:
+        if self._link:
+            self._link.send(message.model_dump_json().encode())
+
+
+def gpus_of(environment: Mapping[str, str]) -> int | None:
+    """How many GPUs the job was given on this node; without a job all; None where nobody says so."""
+    for name in ("SLURM_GPUS_ON_NODE", "CUDA_VISIBLE_DEVICES"):
+        value = environment.get(name)
+        if value is not None:
+            words = [word for word in value.split(",") if word.strip()]
+            return int(value) if name == "SLURM_GPUS_ON_NODE" and value.isdecimal() else len(words)
+    return len(list(Path("/dev").glob("nvidia[0-9]*"))) or None
+
+
+def switch_of(environment: Mapping[str, str]) -> str:
+    """The switch of this node, by what Slurm's topology plugin tells a task; empty where it tells nothing."""
+    kinds = environment.get("SLURM_TOPOLOGY_ADDR_PATTERN", "").split(".")
+    names = environment.get("SLURM_TOPOLOGY_ADDR", "").split(".")
+    switches = [name for kind, name in zip(kinds, names, strict=False) if kind == "switch"]
+    return one_line(switches[-1]) if switches else ""
+
+
+def _complain(line: str) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        print(f"gipfel: {line}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def main(arguments: list[str]) -> int:
+    """Be the agent that a coordinator started; its process number and the node's name, if it is here."""
+    given = os.environ.get(RENDEZVOUS_VARIABLE, "")
+    try:
+        rendezvous = Rendezvous.model_validate_json(given)
+    except ValueError:
+        _complain(f"There is no vetting run: {RENDEZVOUS_VARIABLE} is not set.")
+        return 2
+    agent = Agent(
+        lambda: rendezvous,
+        node=arguments[1] if arguments else node_name(os.environ),
+        parent=int(arguments[0]) if arguments else None,
+        environment=os.environ,
+    )
+    return agent.run()
+
+
+def await_coordinator(path: Path) -> Callable[[], Rendezvous | None]:
+    """Read the rendezvous from the file that the first task writes."""
+    return lambda: Rendezvous.read(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

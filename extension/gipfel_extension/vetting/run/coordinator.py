@@ -1,0 +1,187 @@
+"""The course of a vetting run: each node's own checks, then groups, then a verdict for whatever is left."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+
+from pydantic import JsonValue
+
+from ..attribution.compare import compare_with_allocation
+from ..model import CheckResult, Scope, Verdict
+from ..one_check import is_group, time_limit
+from ..protocol import ProtocolCheck
+from .board import Board
+from .desk import Desk, RunEnded, Ticket
+from .group_checks import GroupChecks
+from .judging import failed_alone
+from .messages import CheckDone, RunCheck
+from .peers import Peers
+
+#: Type and name of what is said of a node's agent.
+AGENT = "agent"
+#: In the evidence of a verdict that an earlier run gave.
+SKIPPED = "skipped"
+#: Seconds until an agent must have come, containers' starts included.
+COME_WITHIN_S = 90.0
+
+
+class Coordinator:
+    """Runs a protocol on the nodes of a board.
+
+    Parameters
+    ----------
+    why_not
+        Why the agent of a node has ended or can't come; empty as far as nobody knows.
+    ended
+        Why the run must end now; empty as long as it need not.
+    skipped
+        Nodes whose own checks need not run again, with when they were vetted (UTC, ns).
+    stop_early
+        End after the nodes' own checks where one of them has failed.
+    """
+
+    def __init__(
+        self,
+        board: Board,
+        peers: Peers,
+        *,
+        why_not: Callable[[str], str],
+        ended: Callable[[], str],
+        tick: Callable[[], None],
+        skipped: Mapping[str, int] | None = None,
+        stop_early: bool = False,
+        come_within_s: float = COME_WITHIN_S,
+    ) -> None:
+        self.board, self._peers = board, peers
+        self._why_not, self._tick, self._stop_early = why_not, tick, stop_early
+        self._skipped = skipped or {}
+        self._desk = Desk(peers, ended, self._look)
+        self._come_by = time.monotonic() + come_within_s
+        self._come_within_s = come_within_s
+        self._told: set[str] = set()
+
+    def run(self) -> str:
+        """Run everything; why it ended early, or nothing. Then every check has a verdict on every node."""
+        reason = ""
+        try:
+            self._run_own_checks()
+            if self._stop_early and failed_alone(self.board):
+                reason = "Not run: a node had already failed, and the run was to be given up then."
+            else:
+                GroupChecks(self.board, self._desk).run()
+        except RunEnded as ended:
+            reason = str(ended)
+        self._tell_lost()
+        self._fill(reason)
+        self.board.replace(self.board.past.settle(self.board.results))
+        return reason
+
+    def _run_own_checks(self) -> None:
+        waiting = {node: self._own_checks(node) for node in self.board.nodes}
+        active: dict[str, tuple[ProtocolCheck, Ticket]] = {}
+        while waiting or active:
+            self._desk.pump()
+            for node, (entry, ticket) in list(active.items()):
+                if ticket.done:
+                    del active[node]
+                    self.board.run(node, "")
+                    self.board.add(_results(entry, node, ticket))
+            for node in list(waiting):
+                if node in self._peers.lost or not waiting[node]:
+                    del waiting[node]
+                elif node in self._peers.present and node not in active:
+                    entry = waiting[node].pop(0)
+                    self.board.run(node, entry.name)
+                    active[node] = (entry, self._give(node, entry))
+        compared = compare_with_allocation(
+            self.board.protocol, self.board.results, self.board.past.baselines()
+        )
+        self.board.replace(compared)
+
+    def _own_checks(self, node: str) -> list[ProtocolCheck]:
+        """What this node runs; of what it need not run again it is said why."""
+        entries = self.board.protocol.runnable
+        if node not in self._skipped:
+            return list(entries)
+        alone = [entry for entry in entries if not is_group(entry)]
+        when = datetime.fromtimestamp(self._skipped[node] / 1e9, UTC)
+        self.board.add([_not_again(entry, node, f"{when:%Y-%m-%d %H:%M} UTC") for entry in alone])
+        return [entry for entry in entries if is_group(entry)]
+
+    def _give(self, node: str, entry: ProtocolCheck) -> Ticket:
+        document: JsonValue = entry.model_dump(mode="json")
+        limit = time_limit(entry)
+        return self._desk.give(node, lambda task: RunCheck(task=task, entry=document, limit_s=limit), limit)
+
+    def _look(self) -> None:
+        late = time.monotonic() > self._come_by
+        for node in self.board.nodes:
+            if node in self._peers.present or node in self._peers.lost:
+                if node in self._peers.present and (problem := self._why_not(node)):
+                    self._peers.lose(node, problem)
+                continue
+            problem = self._why_not(node)
+            if problem or late:
+                self._peers.lose(
+                    node, f"Its agent never came: {problem or f'{self._come_within_s:g} s were not enough.'}"
+                )
+        self._tell_lost()
+        self._tick()
+
+    def _tell_lost(self) -> None:
+        for node, reason in self._peers.lost.items():
+            if node not in self._told:
+                self._told.add(node)
+                running = self.board.running.get(node, "")
+                self.board.run(node, "")
+                during = f" It was running the check {running}." if running else ""
+                self.board.add([_of_agent(node, f"{reason}{during}")])
+
+    def _fill(self, reason: str) -> None:
+        """A verdict "not run" wherever a check has said nothing of a node."""
+        heard = {(each.node, each.check) for each in self.board.results}
+        for entry in self.board.protocol.runnable:
+            if ("", entry.name) in heard:
+                continue
+            for node in self.board.nodes:
+                if (node, entry.name) not in heard:
+                    why = (
+                        "The node's agent was lost."
+                        if node in self._told
+                        else reason or "It gave no verdict."
+                    )
+                    self.board.add([entry.not_run(node, node, why)])
+
+
+def _not_again(entry: ProtocolCheck, node: str, when: str) -> CheckResult:
+    result = entry.not_run(node, node, f"Not run again: this node was vetted by this protocol at {when}.")
+    return result.model_copy(update={"verdict": Verdict.PASS, "evidence": {SKIPPED: True}})
+
+
+def _of_agent(node: str, reason: str) -> CheckResult:
+    return CheckResult(
+        check=AGENT,
+        type=AGENT,
+        scope=Scope.NODE,
+        subject=node,
+        node=node,
+        verdict=Verdict.FAIL,
+        reason=reason,
+        fix="Look at the node and at the log of the step; a node that does not answer is not vetted.",
+        started_ns=time.time_ns(),
+    )
+
+
+def _results(entry: ProtocolCheck, node: str, ticket: Ticket) -> Sequence[CheckResult]:
+    answer = ticket.answer
+    if not isinstance(answer, CheckDone):
+        # The node is lost, which is said of its agent.
+        return []
+    if answer.problem:
+        return [entry.not_run(node, node, answer.problem, "See why this node is slow, or give it more time.")]
+    stray = [each for each in answer.results if each.check != entry.name]
+    if stray or not (answer.results or is_group(entry)):
+        return [
+            entry.not_run(node, node, "The check gave no verdict.", "Report it to whoever wrote the check.")
+        ]
+    return answer.results

@@ -1,0 +1,183 @@
+"""Checks on groups of ranks: within each node, between pairs of nodes, over all that are still good."""
+
+import time
+from collections.abc import Sequence
+from statistics import median
+
+from gipfel_cluster.model import one_line
+
+from ..model import CheckResult, Finding, Scope, Verdict
+from ..one_check import group_probe, is_group
+from ..probing import ProbeAnswer, ProbeSpec
+from ..protocol import ProtocolCheck
+from ..threshold import judge
+from .board import Board
+from .desk import Desk
+from .groups import GroupOutcome, run_groups
+from .judging import failed_alone
+from .pairs import run_pairs
+
+_ORDER = (Scope.GPU, Scope.NODE, Scope.PAIR, Scope.ALL)
+#: How often a group of all nodes is tried again without those that broke it.
+_TRIES = 3
+
+
+class GroupChecks:
+    """Runs a protocol's checks of groups, the smallest groups first."""
+
+    def __init__(self, board: Board, desk: Desk) -> None:
+        self._board, self._desk = board, desk
+
+    def run(self) -> None:
+        """Run all of them; a node that has failed takes no part in what concerns others.
+
+        Raises
+        ------
+        RunEnded
+            The run ends first.
+        """
+        entries = [entry for entry in self._board.protocol.runnable if is_group(entry)]
+        for entry in sorted(entries, key=lambda each: _ORDER.index(each.scope)):
+            able = self._able(entry)
+            spec = self._with_device(group_probe(entry), able)
+            for node in able:
+                self._board.run(node, entry.name)
+            try:
+                self._run(entry, spec, able)
+            finally:
+                for node in able:
+                    self._board.run(node, "")
+
+    def _run(self, entry: ProtocolCheck, spec: ProbeSpec, able: Sequence[str]) -> None:
+        if entry.scope in {Scope.GPU, Scope.NODE}:
+            self._within(entry, spec, able)
+        elif len(self._board.nodes) == 1:
+            reason = "The job has one node: there is no other to measure with."
+            self._board.add([_without_object(entry, node, reason) for node in able])
+        elif len(able) < 2:
+            reason = "No other node is left to measure with."
+            self._board.add([entry.not_run(node, node, reason) for node in able])
+        elif entry.scope is Scope.PAIR:
+            run_pairs(self._board, self._desk, entry, spec, able)
+        else:
+            self._over_all(entry, spec, able)
+
+    def _able(self, entry: ProtocolCheck) -> Sequence[str]:
+        """The nodes that take part; of the others it is said why not."""
+        failed = failed_alone(self._board)
+        able = []
+        for node in self._board.nodes:
+            if self._board.heard_of(node, entry.name) or node not in self._desk.peers.present:
+                # It lacks what the probe needs, or is lost; both have been said.
+                continue
+            if node in failed and entry.scope in {Scope.PAIR, Scope.ALL}:
+                reason = "It was left out, so that others are measured without it: it had failed before."
+                self._board.add([entry.not_run(node, node, reason)])
+                continue
+            able.append(node)
+        return able
+
+    def _with_device(self, spec: ProbeSpec, able: Sequence[str]) -> ProbeSpec:
+        """The probe for CPUs only where no node of the group has a GPU."""
+        if spec.request.get("device") != "auto":
+            return spec
+        gpus = any(
+            self._desk.peers.present[node].hello.gpus for node in able if node in self._desk.peers.present
+        )
+        return spec.model_copy(update={"request": {**spec.request, "device": "cuda" if gpus else "cpu"}})
+
+    def _within(self, entry: ProtocolCheck, spec: ProbeSpec, able: Sequence[str]) -> None:
+        alone = [node for node in able if spec.per_gpu and self._desk.peers.present[node].hello.gpus == 1]
+        reason = "The job has one GPU on this node: there is no link between GPUs to measure."
+        self._board.add([_without_object(entry, node, reason) for node in alone])
+        started = time.time_ns()
+        for outcome in run_groups(self._desk, spec, [(node,) for node in able if node not in alone]):
+            self._board.add([_judged(entry, outcome, outcome.nodes[0], started)])
+
+    def _over_all(self, entry: ProtocolCheck, spec: ProbeSpec, able: Sequence[str]) -> None:
+        left = tuple(able)
+        for _ in range(_TRIES):
+            started = time.time_ns()
+            (outcome,) = run_groups(self._desk, spec, [left])
+            culprits = [node for node in outcome.accused if node in left]
+            for node in culprits:
+                self._board.run(node, "")
+                if node in self._desk.peers.present:
+                    self._board.add([_accusation(entry, outcome, node, started)])
+            left = tuple(node for node in left if node not in culprits)
+            if not culprits or len(left) < 2:
+                break
+        if culprits:
+            reason = "It gave no figure: nodes were lost in it again and again."
+            self._board.add([entry.not_run(node, node, reason) for node in left])
+            return
+        self._board.add([_judged(entry, outcome, "", started)])
+
+
+def _judged(entry: ProtocolCheck, outcome: GroupOutcome, node: str, started_ns: int) -> CheckResult:
+    """The verdict on what a group measured; for one node, or for all where none is named."""
+    finding = judge(_finding(outcome.answer, bool(outcome.accused)), entry.threshold, type_=entry.type)
+    return _result(entry, finding, node, started_ns, outcome.seconds)
+
+
+def _accusation(entry: ProtocolCheck, outcome: GroupOutcome, node: str, started_ns: int) -> CheckResult:
+    finding = _finding(outcome.answer, accused=True)
+    return _result(entry, finding, node, started_ns, outcome.seconds)
+
+
+def _finding(answer: ProbeAnswer, accused: bool) -> Finding:  # noqa: FBT001
+    if answer.missing:
+        return Finding(
+            verdict=Verdict.NOT_RUN,
+            reason=one_line(answer.error),
+            fix=f"Put {answer.missing} into the image.",
+        )
+    if answer.error:
+        verdict = Verdict.FAIL if accused else Verdict.INCONCLUSIVE
+        return Finding(verdict=verdict, reason=one_line(answer.error), evidence=answer.evidence)
+    if answer.wrong:
+        return Finding(
+            verdict=Verdict.FAIL,
+            reason=f"{answer.wrong} values of the result were wrong.",
+            fix="Don't compute on these nodes; tell the cluster's administrators.",
+            evidence=answer.evidence,
+        )
+    if not answer.samples:
+        return Finding(verdict=Verdict.INCONCLUSIVE, reason="The probe measured nothing.")
+    return Finding(
+        verdict=Verdict.PASS,
+        reason="Values are right.",
+        figure=median(answer.samples),
+        unit=answer.unit,
+        samples=answer.samples,
+        evidence=answer.evidence,
+    )
+
+
+def _result(
+    entry: ProtocolCheck, finding: Finding, node: str, started_ns: int, seconds: float
+) -> CheckResult:
+    return CheckResult(
+        check=entry.name,
+        type=entry.type,
+        scope=entry.scope,
+        subject=node or "all",
+        node=node,
+        verdict=finding.verdict,
+        reason=finding.reason,
+        fix=finding.fix,
+        figure=finding.figure,
+        unit=finding.unit,
+        samples=finding.samples,
+        threshold=entry.threshold.words(finding.unit) if entry.threshold else "",
+        started_ns=started_ns,
+        seconds=seconds,
+        severity=entry.severity,
+        evidence=finding.evidence,
+    )
+
+
+def _without_object(entry: ProtocolCheck, node: str, reason: str) -> CheckResult:
+    """A pass that vets nobody by itself: there is nothing here that the check could look at."""
+    result = entry.not_run(node, node, reason)
+    return result.model_copy(update={"verdict": Verdict.PASS, "evidence": {"applies": False}})

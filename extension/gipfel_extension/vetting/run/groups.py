@@ -1,0 +1,161 @@
+"""A probe on groups of nodes side by side: ports, ranks, and an end for those that wait in vain."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..probing import ProbeAnswer, ProbeSpec
+from .desk import Desk, Ticket
+from .messages import FindPort, PortFound, RankEnd, RanksDone, RunRanks, Stop
+
+_PORT_LIMIT_S = 10.0
+#: Seconds that ranks may go on after one of their group has died: most notice by themselves.
+_AFTER_DEATH_S = 4.0
+#: Ranks of a group of one node without GPUs, so that there is something between them.
+_RANKS_OF_A_NODE = 2
+
+
+@dataclass(frozen=True)
+class GroupOutcome:
+    """What a group of nodes said.
+
+    Parameters
+    ----------
+    answer
+        The measurement, or in its `error` why there is none.
+    accused
+        Nodes whose ranks died, were stopped or lost; empty where that is not known.
+    """
+
+    nodes: tuple[str, ...]
+    answer: ProbeAnswer
+    accused: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+@dataclass
+class _Group:
+    nodes: tuple[str, ...]
+    started: float = field(default_factory=time.monotonic)
+    port: Ticket | None = None
+    ranks: list[Ticket] = field(default_factory=list)
+    died_at: float | None = None
+    stopped: bool = False
+    outcome: GroupOutcome | None = None
+
+
+def run_groups(desk: Desk, spec: ProbeSpec, groups: Sequence[tuple[str, ...]]) -> list[GroupOutcome]:
+    """Run a probe once on each of these groups, which share no node; the limit is the probe's own.
+
+    Raises
+    ------
+    RunEnded
+        The run ends first.
+    """
+    open_groups = [_Group(nodes) for nodes in groups]
+    for group in open_groups:
+        group.port = desk.give(group.nodes[0], lambda task: FindPort(task=task), _PORT_LIMIT_S)
+    while not all(each.outcome for each in open_groups):
+        desk.pump()
+        for group in open_groups:
+            if group.outcome is None:
+                _advance(desk, spec, group)
+    return [each.outcome for each in open_groups if each.outcome]
+
+
+def _advance(desk: Desk, spec: ProbeSpec, group: _Group) -> None:
+    if not group.ranks:
+        if group.port and group.port.done:
+            _start_ranks(desk, spec, group)
+        return
+    if group.died_at is None and any(each.died or _broken(each) for each in group.ranks):
+        group.died_at = time.monotonic()
+    if group.died_at and not group.stopped and time.monotonic() - group.died_at > _AFTER_DEATH_S:
+        group.stopped = True
+        for ticket in group.ranks:
+            if not ticket.done:
+                desk.peers.send(ticket.node, Stop(task=ticket.number))
+    if all(each.done for each in group.ranks):
+        group.outcome = _outcome(group)
+
+
+def _start_ranks(desk: Desk, spec: ProbeSpec, group: _Group) -> None:
+    found = group.port.answer if group.port else None
+    absent = tuple(node for node in group.nodes if node not in desk.peers.present)
+    if absent or not isinstance(found, PortFound):
+        accused = absent or group.nodes[:1]
+        answer = ProbeAnswer(error=f"{', '.join(accused)} did not take part: the agent there is lost.")
+        group.outcome = GroupOutcome(group.nodes, answer, accused)
+        return
+    hellos = [desk.peers.present[node].hello for node in group.nodes]
+    counts = [_ranks_of(spec, hello.gpus, alone=len(hellos) == 1) for hello in hellos]
+    # One to listen for, and each node as many as it has: ranks are numbered node by node.
+    first = 0
+    for hello, count in zip(hellos, counts, strict=True):
+        ranks = tuple(range(first, first + count))
+        first += count
+
+        def run(task: int, ranks: tuple[int, ...] = ranks, address: str = hello.address) -> RunRanks:
+            return RunRanks(
+                task=task,
+                spec=spec,
+                ranks=ranks,
+                world=sum(counts),
+                master=hellos[0].address,
+                port=found.port,
+                address=address,
+            )
+
+        group.ranks.append(desk.give(hello.node, run, spec.time_limit_s))
+
+
+def _ranks_of(spec: ProbeSpec, gpus: int, *, alone: bool) -> int:
+    count = max(1, gpus) if spec.per_gpu else 1
+    return _RANKS_OF_A_NODE if alone and not (spec.per_gpu and gpus) else count
+
+
+def _broken(ticket: Ticket) -> bool:
+    """Whether a node has given up, so that others may wait in vain."""
+    if not ticket.done:
+        return False
+    return not isinstance(ticket.answer, RanksDone) or any(each.answer.error for each in ticket.answer.ends)
+
+
+def _outcome(group: _Group) -> GroupOutcome:
+    seconds = time.monotonic() - group.started
+    ends = [
+        (ticket.node, end)
+        for ticket in group.ranks
+        if isinstance(ticket.answer, RanksDone)
+        for end in ticket.answer.ends
+    ]
+    lost = tuple(each.node for each in group.ranks if not isinstance(each.answer, RanksDone))
+    dead = tuple(node for node, end in ends if end.died)
+    accused = tuple(dict.fromkeys((*lost, *dead)))
+    problem = _problem(ends, lost, dead)
+    if problem is None:
+        return GroupOutcome(group.nodes, _merged([end.answer for _, end in ends]), (), seconds)
+    return GroupOutcome(group.nodes, problem, accused, seconds)
+
+
+def _problem(
+    ends: Sequence[tuple[str, RankEnd]], lost: Sequence[str], dead: Sequence[str]
+) -> ProbeAnswer | None:
+    """Why there is no measurement: of several reasons the one that comes from the culprit."""
+    if lost:
+        return ProbeAnswer(error=f"{lost[0]} gave no answer: the agent there is lost.")
+    failed = [(node, end) for node, end in ends if end.answer.error]
+    if not failed:
+        return None
+    node, end = next(((node, end) for node, end in failed if node in dead), failed[0])
+    text = f"Rank {end.rank} on {node}: {end.answer.error}"
+    return end.answer.model_copy(update={"error": text, "samples": ()})
+
+
+def _merged(answers: Sequence[ProbeAnswer]) -> ProbeAnswer:
+    """The answer of the slowest rank, with the wrong values of all."""
+    spoke = [each for each in answers if each.samples] or list(answers)
+    slowest = min(
+        spoke, key=lambda each: sorted(each.samples)[len(each.samples) // 2] if each.samples else 0.0
+    )
+    return slowest.model_copy(update={"wrong": sum(each.wrong for each in answers)})

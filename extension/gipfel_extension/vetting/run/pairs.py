@@ -1,0 +1,80 @@
+"""Pair rounds: the attribution says who meets whom, and in the end whose fault it is."""
+
+from collections.abc import Sequence
+
+from ..attribution.conclude import conclude
+from ..attribution.rounds import next_round
+from ..attribution.state import PairMeasurement, PairRound, PairSettings, PairState
+from ..checks.registry import check_class
+from ..probing import ProbeSpec
+from ..protocol import ProtocolCheck
+from .board import Board
+from .desk import Desk
+from .groups import run_groups
+
+
+def run_pairs(board: Board, desk: Desk, entry: ProtocolCheck, spec: ProbeSpec, nodes: Sequence[str]) -> None:
+    """Measure in rounds as long as the attribution wants to know more, then add its verdicts.
+
+    Raises
+    ------
+    RunEnded
+        The run ends first.
+    """
+    state = _state(board, desk, entry, nodes)
+    while (planned := next_round(state)) is not None:
+        measured = _measure(desk, spec, planned)
+        state = state.with_round(measured)
+        if not any(each.samples for each in state.measurements) and _all_say_the_same(state):
+            # Such as an image without torch: more rounds would say it again.
+            break
+    board.add([each.model_copy(update={"severity": entry.severity}) for each in conclude(state)])
+
+
+def _state(board: Board, desk: Desk, entry: ProtocolCheck, nodes: Sequence[str]) -> PairState:
+    check = check_class(entry.type).model_validate(entry.parameters)
+    settings = getattr(check, "pairs", PairSettings())
+    floor = entry.threshold.at_least if entry.threshold else None
+    if floor is not None and not settings.floor:
+        settings = settings.model_copy(update={"floor": floor})
+    present = desk.peers.present
+    return PairState(
+        check=entry.name,
+        type=entry.type,
+        nodes=tuple(nodes),
+        settings=settings,
+        switches={
+            node: present[node].hello.switch
+            for node in nodes
+            if node in present and present[node].hello.switch
+        },
+        history={node: board.past.fit(node, entry.name) for node in nodes},
+    )
+
+
+def _measure(desk: Desk, spec: ProbeSpec, planned: PairRound) -> tuple[PairMeasurement, ...]:
+    outcomes = run_groups(desk, spec, [(pair.first, pair.second) for pair in planned.pairs])
+    return tuple(
+        PairMeasurement(
+            round=planned.number,
+            first=pair.first,
+            second=pair.second,
+            samples=() if outcome.answer.wrong else outcome.answer.samples,
+            error=outcome.answer.error or _wrong(outcome.answer.wrong),
+            accused=outcome.accused,
+            role=pair.role,
+        )
+        for pair, outcome in zip(planned.pairs, outcomes, strict=True)
+    )
+
+
+def _wrong(values: int) -> str:
+    return f"{values} values of the result were wrong." if values else ""
+
+
+def _all_say_the_same(state: PairState) -> bool:
+    return (
+        len({each.error.partition(": ")[2] for each in state.measurements}) == 1
+        and not any(each.accused for each in state.measurements)
+        and len({each.round for each in state.measurements}) > 1
+    )

@@ -1,0 +1,77 @@
+"""What earlier runs of this user say, as far as a run asks: baselines, and how fit a node was of late."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from gipfel_cluster.model import GipfelError
+
+from ..history.baselines import baselines_of
+from ..history.borderline import settle_borderline
+from ..history.entry import HistoryEntry
+from ..history.exclusions import Exclusion, Exclusions
+from ..history.skip import recently_vetted
+from ..history.store import History, HistoryContent, history_root
+from ..model import CheckResult, Severity, Verdict
+from ..one_check import is_group
+from ..protocol import VettingProtocol
+
+_LAST = 5
+
+
+class Past:
+    """The history of a cluster; an empty one where there is none or it can't be read."""
+
+    def __init__(self, content: HistoryContent | None = None, excluded: Sequence[Exclusion] = ()) -> None:
+        self._content = content or HistoryContent()
+        self._excluded = excluded
+        self.problems = self._content.problems
+        self._entries = entries = [each for record in self._content.records for each in record.entries]
+        self._of: dict[tuple[str, str], list[HistoryEntry]] = defaultdict(list)
+        for entry in entries:
+            self._of[entry.node, entry.check].append(entry)
+
+    @classmethod
+    def of(cls, cluster: str, environment: Mapping[str, str]) -> "Past":
+        """What is remembered of a cluster."""
+        try:
+            history = History(history_root(environment), cluster)
+            content, (excluded, wrong) = history.read(), Exclusions(history.folder).read()
+        except (GipfelError, OSError) as error:
+            problem = f"The history of earlier runs can't be read: {error}"
+            return cls(HistoryContent(problems=(problem,)))
+        problems = (*content.problems, *filter(None, [wrong]))
+        return cls(HistoryContent(content.records, problems), excluded)
+
+    def vetted(self, protocol: VettingProtocol, nodes: Sequence[str], within_s: float) -> dict[str, int]:
+        """The nodes that were vetted by this protocol so lately, with when (UTC, ns).
+
+        A protocol of the same name that had other checks does not count.
+        """
+        found = recently_vetted(
+            self._content, nodes, protocol=protocol.name, within_s=within_s, excluded=self._excluded
+        )
+        deciding = [
+            each for each in protocol.runnable if each.severity is Severity.ERROR and not is_group(each)
+        ]
+        return {
+            node: when
+            for node, when in found.items()
+            if all(self.fit(node, each.name)[-1:] == (True,) for each in deciding)
+        }
+
+    def baselines(self) -> dict[tuple[str, str], float]:
+        """Check type and GPU model to the usual figure."""
+        return {(each.type, each.gpu_model): each.median for each in baselines_of(self._entries)}
+
+    def fit(self, node: str, check: str) -> tuple[bool, ...]:
+        """Whether a node was fit by a check in its last runs, newest last."""
+        telling = [
+            each
+            for each in self._of.get((node, check), ())
+            if each.verdict not in {Verdict.NOT_RUN, Verdict.INCONCLUSIVE}
+        ]
+        return tuple(each.verdict is Verdict.PASS for each in telling[-_LAST:])
+
+    def settle(self, results: Sequence[CheckResult]) -> list[CheckResult]:
+        """Borderline verdicts, decided by how often the node was bad of late."""
+        return [settle_borderline(each, self._of.get((each.node, each.check), ())) for each in results]

@@ -1,0 +1,139 @@
+"""Where a vetting run happens: in a step of a task a node, in an allocation, or on this machine alone."""
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+
+from gipfel_cluster.model import Frozen, GipfelError
+from gipfel_cluster.runs import RunFolder, runs_root
+from gipfel_cluster.scheduler.hostlist import expand_hostlist
+
+_ODD = re.compile(r"[^A-Za-z0-9._-]")
+#: From here on Slurm's step ids mean the batch script, an allocation's shell and the like.
+_FIRST_SPECIAL_STEP = 0xFFFFFFF0
+
+
+class Kind(StrEnum):
+    """How a run gets its agents."""
+
+    STEP = "step"
+    ALLOCATION = "allocation"
+    MACHINE = "machine"
+
+
+class Place(Frozen):
+    """A task's view of where it is.
+
+    Parameters
+    ----------
+    nodes
+        Every node that is to be vetted, in the allocation's order.
+    rank
+        This task's number; 0 coordinates.
+    extra
+        Whether another task of this node is its agent.
+    attempt
+        What tells this run from others in the same folder.
+    """
+
+    kind: Kind
+    node: str
+    nodes: tuple[str, ...]
+    rank: int = 0
+    extra: bool = False
+    cluster: str
+    job: str = ""
+    attempt: str = ""
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> "Place":
+        """The place by Slurm's variables; nothing but they is asked.
+
+        Raises
+        ------
+        GipfelError
+            They contradict each other.
+        """
+        node = node_name(environment)
+        job = environment.get("SLURM_JOB_ID", "")
+        given = environment.get("GIPFEL_CLUSTER") or environment.get("SLURM_CLUSTER_NAME") or node
+        cluster = _ODD.sub("_", given).strip("._-")[:32] or "cluster"
+        if _in_step(environment):
+            nodes = _nodes(
+                environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST", "")
+            )
+            attempt = f"{environment['SLURM_STEP_ID']}-{environment.get('SLURM_RESTART_COUNT', '0')}"
+            return cls(
+                kind=Kind.STEP,
+                node=node,
+                nodes=nodes or (node,),
+                rank=_number(environment, "SLURM_PROCID"),
+                extra=_number(environment, "SLURM_LOCALID") > 0,
+                cluster=cluster,
+                job=job,
+                attempt=attempt,
+            )
+        nodes = _nodes(environment.get("SLURM_JOB_NODELIST", "")) if job else ()
+        if nodes:
+            return cls(kind=Kind.ALLOCATION, node=node, nodes=nodes, cluster=cluster, job=job)
+        return cls(kind=Kind.MACHINE, node=node, nodes=(node,), cluster=cluster, job=job)
+
+    def folder(self, environment: Mapping[str, str]) -> Path:
+        """The run folder: the job's own where this is inside one, else one that is made.
+
+        Raises
+        ------
+        GipfelError
+            It can't be made or written.
+        """
+        given = environment.get("GIPFEL_RUN", "")
+        if given and Path(given).is_dir():
+            folder = Path(given)
+        else:
+            name = self.job or f"vet-{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.getpid()}"
+            folder = RunFolder.create(runs_root(dict(environment)).absolute(), self.cluster, name).path
+        try:
+            (folder / "vetting").mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise GipfelError(
+                f"Nothing can be written to the run folder {folder}: {error.strerror}.",
+                "Set GIPFEL_RUNS to a folder that you can write to on every node.",
+            ) from error
+        return folder
+
+    def rendezvous(self, folder: Path) -> Path:
+        """The file by which the tasks of a step find the first one."""
+        return folder / "vetting" / f"rendezvous-{self.attempt}.json"
+
+
+def node_name(environment: Mapping[str, str]) -> str:
+    """The name that Slurm gives to this node; its host name without Slurm."""
+    given = environment.get("SLURMD_NODENAME") or environment.get("GIPFEL_NODE")
+    return given or socket.gethostname().partition(".")[0]
+
+
+def _in_step(environment: Mapping[str, str]) -> bool:
+    step = environment.get("SLURM_STEP_ID", "")
+    if not (step.isdecimal() and int(step) < _FIRST_SPECIAL_STEP and environment.get("SLURM_JOB_ID")):
+        return False
+    # A notebook's container is a step of one task too: what is typed there is meant for the allocation.
+    alone = environment.get("SLURM_STEP_NUM_TASKS", "1") == "1"
+    return not (alone and environment.get("GIPFEL_RUN"))
+
+
+def _nodes(hostlist: str) -> tuple[str, ...]:
+    try:
+        return tuple(dict.fromkeys(expand_hostlist(hostlist)))
+    except ValueError as error:
+        raise GipfelError(f"Slurm's list of nodes can't be read: {error}.") from error
+
+
+def _number(environment: Mapping[str, str], name: str) -> int:
+    value = environment.get(name, "0")
+    if not value.isdecimal():
+        raise GipfelError(f"{name} is {value[:40]!r}, which is no number.", "Start it by srun.")
+    return int(value)

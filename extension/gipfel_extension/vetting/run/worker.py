@@ -1,0 +1,249 @@
+"""The process that does an agent's work: ``python -m gipfel_extension.vetting.run.worker``.
+
+It has one thread, so that it may fork, and it speaks with its agent in lines of JSON. The two watch each
+other: an agent that is silent is killed with everything below it, so that a stopped one does not hold its
+job step.
+"""
+
+import contextlib
+import os
+import selectors
+import signal
+import sys
+import time
+from collections.abc import Mapping
+
+from gipfel_cluster.job.orphans import adopt_orphans
+from gipfel_cluster.model import Frozen
+from gipfel_cluster.scheduler.processes import descendants
+
+from ..probing import ProbeAnswer, read_answer
+from .checking import RESULTS, check_here
+from .children import Child, die_with_parent, start_function, start_program
+from .messages import (
+    Beat,
+    CheckDone,
+    RankDied,
+    RankEnd,
+    RanksDone,
+    RunCheck,
+    RunRanks,
+    Stop,
+    from_coordinator,
+)
+from .network import interface_of
+from .python import probes_python
+
+#: Seconds without a word from the agent, which speaks once a second.
+SILENCE_S = 20.0
+_BUSY_S, _IDLE_S, _GRACE_S = 0.05, 0.5, 2.0
+
+
+class Worker:
+    """Runs at most one check or one group of ranks at a time.
+
+    Parameters
+    ----------
+    agent
+        The agent's process number.
+    gpus
+        What the job was given on this node; None where that is not known.
+    """
+
+    def __init__(self, agent: int, node: str, gpus: int | None, environment: Mapping[str, str]) -> None:
+        self._agent = agent
+        self._node = node
+        self._gpus = gpus
+        self._environment = dict(environment)
+        self._python = ""
+        self._check: tuple[RunCheck, Child] | None = None
+        self._ranks: RunRanks | None = None
+        self._children: dict[int, Child] = {}
+        self._ends: dict[int, RankEnd] = {}
+        self._heard = time.monotonic()
+        self._beaten = 0.0
+
+    def run(self) -> None:
+        """Work until the agent closes the line."""
+        os.set_blocking(0, False)
+        buffer = b""
+        with selectors.DefaultSelector() as ready:
+            ready.register(0, selectors.EVENT_READ)
+            while self._watch_agent():
+                busy = self._check is not None or self._ranks is not None
+                if ready.select(_BUSY_S if busy else _IDLE_S):
+                    piece = os.read(0, 1 << 16)
+                    if not piece:
+                        break
+                    *lines, buffer = (buffer + piece).split(b"\n")
+                    for line in lines:
+                        self._hear(line)
+                self._advance()
+        self._end_all()
+
+    def _watch_agent(self) -> bool:
+        now = time.monotonic()
+        if now - self._beaten > 1:
+            self._beaten = now
+            _say(Beat())
+        if os.getppid() != self._agent:
+            return False
+        if now - self._heard > SILENCE_S:
+            self._end_all()
+            with contextlib.suppress(OSError):
+                os.kill(self._agent, signal.SIGKILL)
+            return False
+        return True
+
+    def _hear(self, line: bytes) -> None:
+        self._heard = time.monotonic()
+        message = from_coordinator(line)
+        if isinstance(message, RunCheck):
+            self._end_all()
+            self._check = (message, self._start_check(message))
+        elif isinstance(message, RunRanks):
+            self._end_all()
+            self._start_ranks(message)
+        elif isinstance(message, Stop):
+            if self._ranks and self._ranks.task == message.task:
+                for child in self._children.values():
+                    child.kill()
+            elif self._check and self._check[0].task == message.task:
+                self._check[1].kill()
+
+    def _start_check(self, message: RunCheck) -> Child:
+        python = self._probes_python()
+
+        def check() -> bytes:
+            return check_here(
+                message.entry, node=self._node, gpus=self._gpus, python=python, environment=self._environment
+            )
+
+        # The check itself says what did not end in time, where it still can.
+        return start_function(check, limit_s=message.limit_s + _GRACE_S)
+
+    def _start_ranks(self, message: RunRanks) -> None:
+        self._ranks, self._ends = message, {}
+        argv = [self._probes_python(), *message.spec.argv]
+        for local, rank in enumerate(message.ranks):
+            variables = self._environment | _rank_variables(message, rank, local)
+            try:
+                self._children[rank] = start_program(
+                    argv, given=message.spec.stdin(), environment=variables, limit_s=message.spec.time_limit_s
+                )
+            except OSError as error:
+                answer = ProbeAnswer(error=f"{argv[0]} can't be started: {error.strerror}.")
+                self._ends[rank] = RankEnd(rank=rank, answer=answer, died=True)
+
+    def _probes_python(self) -> str:
+        self._python = self._python or probes_python(self._environment)
+        return self._python
+
+    def _advance(self) -> None:
+        if self._check and self._check[1].advance():
+            message, child = self._check
+            self._check = None
+            _say(_check_done(message, child))
+            self._end_strays()
+        for rank, child in list(self._children.items()):
+            if child.advance():
+                del self._children[rank]
+                self._ends[rank] = end = _rank_end(rank, child)
+                if self._ranks and (end.died or end.answer.error) and self._children:
+                    _say(RankDied(task=self._ranks.task, rank=rank))
+        if self._ranks and not self._children:
+            ends = tuple(self._ends[rank] for rank in self._ranks.ranks)
+            _say(RanksDone(task=self._ranks.task, ends=ends))
+            self._ranks = None
+            self._end_strays()
+
+    def _end_all(self) -> None:
+        if self._check:
+            self._check[1].kill()
+            self._check = None
+        for child in self._children.values():
+            child.kill()
+        self._children, self._ranks = {}, None
+        self._end_strays()
+
+    def _end_strays(self) -> None:
+        """Kill what a check left behind in sessions of its own."""
+        for pid in descendants(os.getpid()):
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+def _rank_variables(message: RunRanks, rank: int, local: int) -> dict[str, str]:
+    variables = {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local),
+        "WORLD_SIZE": str(message.world),
+        "LOCAL_WORLD_SIZE": str(len(message.ranks)),
+        "MASTER_ADDR": message.master,
+        "MASTER_PORT": str(message.port),
+    }
+    interface = interface_of(message.address)
+    if interface and "GLOO_SOCKET_IFNAME" not in os.environ:
+        # gloo takes what the host's name resolves to, which Debian makes 127.0.1.1.
+        variables["GLOO_SOCKET_IFNAME"] = interface
+    return variables
+
+
+def _check_done(message: RunCheck, child: Child) -> CheckDone:
+    if child.timed_out:
+        problem = f"The check did not end within its time limit of {message.limit_s:g} s and was killed."
+    elif child.stopped:
+        problem = "The check's process was stopped by a signal (SIGSTOP) and did not go on."
+    elif child.killed:
+        problem = "The check was ended."
+    elif child.status is not None and child.status < 0:
+        problem = f"The check's process was killed by signal {-child.status}."
+    else:
+        try:
+            return CheckDone(task=message.task, results=RESULTS.validate_json(bytes(child.output)))
+        except ValueError:
+            said = child.said.decode(errors="replace").strip().splitlines()
+            problem = f"The check ended without results; it said: {(said or ['nothing'])[-1][:300]}"
+    return CheckDone(task=message.task, problem=problem)
+
+
+def _rank_end(rank: int, child: Child) -> RankEnd:
+    said = child.said.decode(errors="replace")
+    if child.stopped:
+        answer = ProbeAnswer(error="The rank was stopped by a signal (SIGSTOP) and did not go on.")
+        return RankEnd(rank=rank, answer=answer, died=True)
+    if child.killed and not child.timed_out:
+        return RankEnd(
+            rank=rank, answer=ProbeAnswer(error="It was ended because another rank gave no answer.")
+        )
+    status = None if child.timed_out else child.status
+    answer = read_answer(bytes(child.output), status=status, said=said)
+    return RankEnd(rank=rank, answer=answer, died=status is not None and status < 0)
+
+
+def _say(message: Frozen) -> None:
+    line = message.model_dump_json().encode() + b"\n"
+    try:
+        while line:
+            line = line[os.write(1, line) :]
+    except OSError:
+        # The agent is gone; its end is noticed by the loop.
+        return
+
+
+def main(arguments: list[str]) -> None:
+    """Work for an agent: its process number, the node's name, and the number of GPUs or a dash."""
+    die_with_parent()
+    adopt_orphans()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        # Slurm sends these to every process of a step: the agent decides.
+        signal.signal(number, signal.SIG_IGN)
+    agent, node, gpus = arguments
+    Worker(int(agent), node, None if gpus == "-" else int(gpus), os.environ).run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

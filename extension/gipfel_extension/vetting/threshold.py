@@ -1,0 +1,159 @@
+"""Thresholds: when a figure is good, absolutely, by the GPU's model, or beside the allocation's others."""
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from gipfel_cluster.model import Frozen, Line
+
+from .figures import best_known
+from .model import Finding, Verdict, worst
+from .quantities import Quantity, shown
+
+#: A share between 0 and 1; percent are understood.
+Share = Annotated[Quantity, Field(gt=0, lt=1)]
+
+
+class Limits(Frozen):
+    """Absolute limits, in base units: bytes per second, FLOP per second, seconds, degrees Celsius, shares."""
+
+    at_least: Quantity | None = None
+    at_most: Quantity | None = None
+
+
+class Threshold(Limits):
+    """All conditions that are given must hold.
+
+    Parameters
+    ----------
+    by_model
+        Words of a GPU's name to limits; the first entry whose words all occur replaces the limits above.
+    of_best_known
+        Least share of the best figure that is known for this GPU model; inconclusive for an unknown model.
+    below_median
+        Share below the median of the allocation from which a figure fails.
+    above_median
+        In the figure's unit: how far above the median of the allocation a figure may be.
+    mads
+        How many MADs away from the median it must be as well to fail.
+    below_baseline
+        Share below the stored baseline from which a figure fails; without a baseline this says nothing.
+    degraded_below
+        Share below median or baseline from which a figure is degraded.
+    source
+        Where the numbers come from.
+    """
+
+    by_model: Mapping[Line, Limits] = Field(default_factory=dict)
+    of_best_known: Annotated[Quantity, Field(gt=0, le=1)] | None = None
+    below_median: Share | None = None
+    above_median: Annotated[Quantity, Field(gt=0)] | None = None
+    mads: Annotated[float, Field(ge=0)] = 4.0
+    below_baseline: Share | None = None
+    degraded_below: Share = 0.04
+    source: Line = ""
+
+    @model_validator(mode="after")
+    def _says_something(self) -> "Threshold":
+        given = (self.at_least, self.at_most, self.of_best_known, self.below_median, self.above_median)
+        if all(each is None for each in (*given, self.below_baseline)) and not self.by_model:
+            raise ValueError("has no condition: give at_least, at_most, of_best_known, below_median, …")
+        for limits in (self, *self.by_model.values()):
+            if None not in (limits.at_least, limits.at_most) and limits.at_least > limits.at_most:  # type: ignore[operator]
+                raise ValueError("at_least is more than at_most")
+        return self
+
+    @property
+    def relative(self) -> bool:
+        """Whether the other nodes of the allocation have a say."""
+        return self.below_median is not None or self.above_median is not None
+
+    def limits(self, model: str) -> Limits:
+        """The absolute limits for a GPU of this model."""
+        words = model.upper() + " "
+        for names, limits in self.by_model.items():
+            if all(name in words for name in names.upper().split()):
+                return limits
+        return Limits(at_least=self.at_least, at_most=self.at_most)
+
+    def words(self, unit: str, model: str = "") -> str:
+        """The threshold as one phrase."""
+        limits, parts = self.limits(model), []
+        if limits.at_least is not None:
+            parts.append(f"at least {shown(limits.at_least, unit)}")
+        if limits.at_most is not None:
+            parts.append(f"at most {shown(limits.at_most, unit)}")
+        if self.of_best_known is not None:
+            parts.append(f"at least {self.of_best_known:.0%} of the best known figure for the model")
+        if self.below_median is not None:
+            parts.append(f"less than {self.below_median:.0%} below the allocation's median")
+        if self.above_median is not None:
+            parts.append(f"at most {shown(self.above_median, unit)} above the allocation's median")
+        if self.below_baseline is not None:
+            parts.append(f"less than {self.below_baseline:.0%} below the stored baseline")
+        return ", ".join(parts) + (f" ({self.source})" if self.source else "")
+
+
+#: What a finding is until the other nodes have answered.
+WAITS = "It is still to be compared with the other nodes."
+
+
+def judge(finding: Finding, threshold: Threshold | None, *, type_: str) -> Finding:
+    """The finding with what its threshold says of its figure alone.
+
+    A finding that does not pass stays as it is. One whose threshold needs the other nodes is inconclusive
+    where nothing else could be judged: `attribution.compare` decides then.
+    """
+    if finding.verdict is not Verdict.PASS or threshold is None:
+        return finding
+    if finding.figure is None:
+        reason = f"{finding.reason} There is no figure to hold against the threshold."
+        return _changed(finding, Verdict.INCONCLUSIVE, reason)
+    verdicts = [*_by_limits(finding, threshold), *_by_best_known(finding, threshold, type_)]
+    judged = [each for each in verdicts if each[0] is not Verdict.INCONCLUSIVE]
+    if judged:
+        verdict = worst([each[0] for each in judged])
+        return _changed(finding, verdict, next(text for each, text in judged if each is verdict))
+    if threshold.relative:
+        return _waiting(finding, f"{finding.reason} {WAITS}")
+    reason = next((text for _, text in verdicts), f"{finding.reason} No stored baseline to compare with.")
+    return _waiting(finding, reason)
+
+
+def _waiting(finding: Finding, reason: str) -> Finding:
+    evidence = {**finding.evidence, "waits": True}
+    return _changed(finding.model_copy(update={"evidence": evidence}), Verdict.INCONCLUSIVE, reason)
+
+
+def _by_limits(finding: Finding, threshold: Threshold) -> list[tuple[Verdict, str]]:
+    limits, figure, unit = threshold.limits(finding.model), finding.figure, finding.unit
+    assert figure is not None  # noqa: S101 - the caller has looked
+    verdicts = []
+    if limits.at_least is not None:
+        good = figure >= limits.at_least
+        word = "at least" if good else "less than"
+        text = f"{shown(figure, unit)} is {word} {shown(limits.at_least, unit)}."
+        verdicts.append((Verdict.PASS if good else Verdict.FAIL, text))
+    if limits.at_most is not None:
+        good = figure <= limits.at_most
+        word = "at most" if good else "more than"
+        text = f"{shown(figure, unit)} is {word} {shown(limits.at_most, unit)}."
+        verdicts.append((Verdict.PASS if good else Verdict.FAIL, text))
+    return verdicts
+
+
+def _by_best_known(finding: Finding, threshold: Threshold, type_: str) -> list[tuple[Verdict, str]]:
+    if threshold.of_best_known is None or finding.figure is None:
+        return []
+    best = best_known(type_, finding.model)
+    if best is None:
+        text = f"No figure is known for {finding.model or 'this device'}: nothing to compare with."
+        return [(Verdict.INCONCLUSIVE, text)]
+    share = finding.figure / best.value
+    text = f"{shown(finding.figure, finding.unit)} is {share:.0%} of the best known {finding.model} figure."
+    return [(Verdict.PASS if share >= threshold.of_best_known else Verdict.FAIL, text)]
+
+
+def _changed(finding: Finding, verdict: Verdict, reason: str) -> Finding:
+    return finding.model_copy(update={"verdict": verdict, "reason": reason})

@@ -1,0 +1,226 @@
+"""Who is to blame: statistics, rounds of disjoint pairs, verdicts on simulated allocations."""
+
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from vetting_simulator import HEALTHY, Allocation, Node
+
+from gipfel_extension.vetting.attribution.conclude import conclude
+from gipfel_extension.vetting.attribution.rounds import next_round
+from gipfel_extension.vetting.attribution.state import PairMeasurement, PairSettings, PairState
+from gipfel_extension.vetting.attribution.statistics import summary
+from gipfel_extension.vetting.model import Verdict
+
+
+def allocation(size: int, *, seed: int = 1, quiet: bool = True, **bad: Node) -> Allocation:
+    """Healthy nodes but for those that are given by their number, such as n3."""
+    made = Allocation(seed, size, 0.0, degraded_share=0.0, busy_chance=0.0 if quiet else 0.05)
+    for name, node in bad.items():
+        node.name = f"nid{int(name[1:]):06d}"
+        made.nodes[node.name] = node
+    return made
+
+
+def slow(factor: float = 0.7) -> Node:
+    return Node("", "slow", factor)
+
+
+def verdicts(made: Allocation, **settings: float) -> dict[str, Verdict]:
+    results = made.vet(PairSettings(**settings))
+    return {result.subject: result.verdict for result in results}
+
+
+def failed(made: Allocation, **settings: float) -> set[str]:
+    return {subject for subject, verdict in verdicts(made, **settings).items() if verdict is Verdict.FAIL}
+
+
+def test_statistics_of_a_few_samples():
+    noisy = random.Random(3)
+    one_mode = summary([noisy.gauss(100, 2.5) for _ in range(9)])
+    assert not one_mode.bimodal
+    assert 0.005 < one_mode.spread < 0.06
+    two_modes = summary([100, 101, 99, 100, 62, 63, 61])
+    assert two_modes.bimodal
+    assert (two_modes.lower, two_modes.upper) == (62, 100)
+    assert two_modes.p10 < 63
+    assert not summary([100, 101, 99, 100, 62]).bimodal, "one sample is an outlier"
+    assert summary([5.0]).median == 5.0
+    with pytest.raises(ValueError, match="no sample"):
+        summary([])
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 8, 9, 33, 128])
+def test_nobody_meets_anybody_twice_and_with_an_odd_count_each_sits_out_in_turn(size):
+    nodes = tuple(f"n{index:03d}" for index in range(size))
+    state = PairState(check="c", type="collective", nodes=nodes)
+    met, out = set(), []
+    while (planned := next_round(state)) is not None:
+        assert {pair.role for pair in planned.pairs} == {"survey"}
+        names = [name for pair in planned.pairs for name in (pair.first, pair.second)]
+        assert len(names) == len(set(names)) == size - size % 2
+        out += set(nodes) - set(names)
+        for pair in planned.pairs:
+            assert frozenset((pair.first, pair.second)) not in met
+            met.add(frozenset((pair.first, pair.second)))
+        state = state.with_round(
+            tuple(
+                PairMeasurement(
+                    round=planned.number, first=pair.first, second=pair.second, samples=(100.0,) * 5
+                )
+                for pair in planned.pairs
+            )
+        )
+    assert len(out) == len(set(out))
+    assert len({each.round for each in state.measurements}) >= min(5, size - 1)
+    if size > 2:
+        assert {each.verdict for each in conclude(state)} == {Verdict.PASS}
+
+
+def test_partners_are_behind_other_switches():
+    nodes = tuple(f"n{index:02d}" for index in range(32))
+    state = PairState(check="c", type="collective", nodes=nodes, switches={node: node[:2] for node in nodes})
+    planned = next_round(state)
+    assert planned is not None
+    same = [pair for pair in planned.pairs if state.switches[pair.first] == state.switches[pair.second]]
+    assert len(same) <= 1
+
+
+@pytest.mark.parametrize("size", [3, 4, 5, 8, 9, 17, 64])
+def test_one_slow_node_is_named_and_nobody_else(size):
+    made = allocation(size, n1=slow())
+    results = made.vet()
+    bad = [result for result in results if result.verdict is not Verdict.PASS]
+    assert [each.node for each in bad] == ["nid000001"]
+    assert bad[0].verdict is Verdict.FAIL
+    assert 0.27 < bad[0].evidence["below"] < 0.33
+    assert bad[0].evidence["confidence"] > 0.7
+    assert len(bad[0].evidence["slow_with"]) >= 2
+    assert "good partner" in bad[0].reason
+
+
+def test_several_bad_nodes_and_a_quarter_of_all():
+    assert failed(allocation(16, n0=slow(), n1=slow(0.6), n15=slow(0.8))) == {
+        "nid000000", "nid000001", "nid000015",
+    }  # fmt: skip
+    many = {f"n{index * 4}": slow(0.6 + index * 0.02) for index in range(8)}
+    assert failed(allocation(32, **many)) == {f"nid{index * 4:06d}" for index in range(8)}
+
+
+def test_two_modes_are_found_although_the_median_is_good():
+    nodes = [Node("", "bimodal", 0.6, rng=random.Random(seed), share=0.3, dwell=2.0) for seed in (1, 2)]
+    results = allocation(32, n3=nodes[0], n20=nodes[1]).vet()
+    bad = {result.node: result for result in results if result.verdict is Verdict.FAIL}
+    assert set(bad) == {"nid000003", "nid000020"}
+    assert all(each.evidence["bimodal"] for each in bad.values())
+
+
+def test_a_node_that_is_a_little_slow_is_degraded():
+    assert verdicts(allocation(32, n7=slow(0.945)))["nid000007"] is Verdict.DEGRADED
+    assert verdicts(allocation(32, n7=slow(0.99)))["nid000007"] is Verdict.PASS
+
+
+def test_a_node_that_does_not_answer_is_named_and_its_partners_are_not():
+    made = allocation(9, n4=Node("", "dead"))
+    assert failed(made) == {"nid000004"}
+
+
+def test_a_slow_link_accuses_the_link_and_not_its_nodes():
+    made = allocation(8)
+    pair = frozenset(("nid000002", "nid000005"))
+    # The survey need not meet this pair: it is made sure here.
+    made.slow_links = frozenset({pair})
+    results = made.vet(PairSettings(survey_rounds=7))
+    bad = [result for result in results if result.verdict is not Verdict.PASS]
+    assert [(each.subject, each.node, each.verdict) for each in bad] == [
+        ("nid000002|nid000005", "", Verdict.FAIL)
+    ]
+    assert "cable" in bad[0].fix
+
+
+def test_a_slow_switch_is_told_from_its_nodes():
+    made = allocation(64)
+    made.slow_switch = "s001"
+    results = {result.node: result for result in made.vet()}
+    behind = [results[name] for name, switch in made.switches.items() if switch == "s001"]
+    others = [results[name] for name, switch in made.switches.items() if switch != "s001"]
+    assert {each.verdict for each in others} == {Verdict.PASS}
+    assert {each.verdict for each in behind} == {Verdict.INCONCLUSIVE}
+    assert all("switch s001 is slow, not the node" in each.reason for each in behind)
+
+
+def test_a_busy_moment_accuses_nobody():
+    made = allocation(64)
+    measure = made.measure
+    made.measure = lambda number, *pair, busy: measure(number, *pair, busy=number == 1)
+    assert failed(made) == set()
+
+
+def test_a_slow_control_pair_makes_the_round_say_nothing():
+    nodes = tuple(f"n{index}" for index in range(6))
+    good, bad = (100.0,) * 5, (60.0,) * 5
+    measured = [
+        PairMeasurement(round=0, first="n0", second="n1", samples=bad),
+        PairMeasurement(round=0, first="n2", second="n3", samples=good),
+        PairMeasurement(round=0, first="n4", second="n5", samples=good),
+    ]
+    measured += [
+        PairMeasurement(round=number, first=first, second=second, samples=good)
+        for number, pairs in enumerate((("n0", "n2"), ("n1", "n4"), ("n3", "n5")), 1)
+        for first, second in [pairs]
+    ]
+    state = PairState(check="c", type="collective", nodes=nodes, measurements=tuple(measured))
+    busy = (
+        PairMeasurement(round=9, first="n0", second="n3", samples=bad, role="suspect"),
+        PairMeasurement(round=9, first="n1", second="n2", samples=bad, role="suspect"),
+        PairMeasurement(round=9, first="n4", second="n5", samples=bad, role="control"),
+    )
+    after = {each.node: each for each in conclude(state.with_round(busy))}
+    assert Verdict.FAIL not in {each.verdict for each in after.values()}
+    assert after["n0"].verdict is Verdict.INCONCLUSIVE
+    assert after["n0"].evidence["busy_rounds"] == [9]
+
+
+def test_what_cannot_be_compared_does_not_pass():
+    assert set(verdicts(allocation(2)).values()) == {Verdict.INCONCLUSIVE}
+    assert set(verdicts(allocation(2), floor=HEALTHY * 0.8).values()) == {Verdict.PASS}
+    assert set(verdicts(allocation(2), floor=HEALTHY * 1.5).values()) == {Verdict.FAIL}
+    assert set(verdicts(allocation(8), baseline=HEALTHY * 1.5).values()) == {Verdict.INCONCLUSIVE}
+    alone = PairState(check="c", type="collective", nodes=("n0",))
+    assert next_round(alone) is None
+    assert [each.verdict for each in conclude(alone)] == [Verdict.NOT_RUN]
+    broken = PairState(check="c", type="collective", nodes=("n0", "n1")).with_round(
+        (PairMeasurement(round=0, first="n0", second="n1", error="the image lacks torch."),)
+    )
+    assert {(each.verdict, "lacks torch" in each.reason) for each in conclude(broken)} == {
+        (Verdict.INCONCLUSIVE, True)
+    }
+
+
+def test_what_a_node_was_before_is_said():
+    made = allocation(8, n1=slow())
+    made.vet()
+    state = made.state.model_copy(update={"history": {"nid000001": (True, False, False)}})
+    result = next(each for each in conclude(state) if each.node == "nid000001")
+    assert result.evidence["history"] == "fit in 1 of the last 3"
+
+
+def test_many_allocations_with_episodes_two_modes_and_busy_moments():
+    found = bad = accused = good = 0
+    for seed in range(50, 58):
+        made = Allocation(seed, 128, 0.04)
+        for result in made.vet():
+            if result.node and made.truth(result.node) == "bad":
+                bad += 1
+                found += result.verdict is Verdict.FAIL
+            elif result.node and made.truth(result.node) == "good":
+                good += 1
+                accused += result.verdict is Verdict.FAIL
+        assert made.rounds <= 16
+    assert bad > 20
+    assert found >= 0.95 * bad
+    assert accused <= 0.002 * good

@@ -1,0 +1,195 @@
+"""A node that was not looked at is not vetted: the ways in which vetnode lets one pass end otherwise here."""
+# ruff: noqa: N802 - NVML's own names
+
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from vetting_readings import FakeProbes, Readings, context, gpus
+
+from gipfel_cluster.model import Frozen
+from gipfel_extension.vetting.check import Missing
+from gipfel_extension.vetting.checks import registry
+from gipfel_extension.vetting.gpus.nvml import Nvml
+from gipfel_extension.vetting.gpus.reading import ReadingError
+from gipfel_extension.vetting.model import Finding, Scope, Verdict, worst
+from gipfel_extension.vetting.one_check import run_check
+from gipfel_extension.vetting.probing import ProbeAnswer
+from gipfel_extension.vetting.protocol import ProtocolCheck
+from gipfel_extension.vetting.protocol_load import parse_protocol
+
+
+def vetnode(text: str) -> ProtocolCheck:
+    return parse_protocol(f"evals:\n- name: e\n  type: vetnode.evaluations.{text}").checks[0]
+
+
+def test_1_a_check_that_raises_or_whose_host_is_unreachable(tmp_path):
+    # Bound, so that nobody else answers there, but not listening.
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        port = silent.getsockname()[1]
+        text = f"internet_access.InternetAccessEval\n  host: 127.0.0.1\n  port: {port}\n  timeout: 1"
+        (result,) = run_check(vetnode(text), context(tmp_path))
+    assert result.verdict is Verdict.FAIL
+
+
+def test_2_no_driver_on_the_node(tmp_path):
+    class NoDriver:
+        class NVMLError(Exception):
+            pass
+
+        def nvmlInit(self) -> None:
+            raise self.NVMLError("Driver Not Loaded")
+
+    entry = vetnode("gpu_eval.GPUEval\n  max_temp: 30\n  max_used_memory: 0.2")
+    (result,) = run_check(entry, context(tmp_path, gpus=Nvml({}, NoDriver())))
+    assert (result.verdict, "Driver Not Loaded" in result.reason) == (Verdict.NOT_RUN, True)
+
+
+def test_3_no_devices_were_found(tmp_path):
+    class NoDevices:
+        class NVMLError(Exception):
+            pass
+
+        def nvmlInit(self) -> None: ...
+        def nvmlShutdown(self) -> None: ...
+        def nvmlDeviceGetCount(self) -> int:
+            return 0
+
+    for type_ in ("gpu_count", "temperature", "gpu_memory"):
+        (result,) = run_check(
+            ProtocolCheck(name=type_, type=type_), context(tmp_path, gpus=Nvml({}, NoDevices()))
+        )
+        assert (result.verdict, "No devices were found" in result.reason) == (Verdict.NOT_RUN, True)
+    with pytest.raises(ReadingError):
+        Nvml({}, NoDevices()).read()
+
+
+def test_4_a_mistyped_type(tmp_path):
+    entry = vetnode("gpu_eval.GPUEvall")
+    (result,) = run_check(entry, context(tmp_path))
+    assert (result.verdict, result.fix) == (
+        Verdict.NOT_RUN, "Did you mean 'vetnode.evaluations.gpu_eval.GPUEval'?",
+    )  # fmt: skip
+
+
+def test_5_a_requirement_that_is_not_installed(tmp_path):
+    entry = parse_protocol("checks:\n- {type: dns, requirements: ['no-such-package>=2']}").checks[0]
+    (result,) = run_check(entry, context(tmp_path))
+    assert (result.verdict, "no-such-package" in result.reason) == (Verdict.NOT_RUN, True)
+    old = parse_protocol("checks:\n- {type: dns, requirements: ['pytest>=1000']}").checks[0]
+    (result,) = run_check(old, context(tmp_path))
+    assert (result.verdict, "the image has" in result.reason) == (Verdict.NOT_RUN, True)
+    met = parse_protocol(
+        "checks:\n- {type: dns, requirements: ['pytest>=1'], parameters: {names: [localhost]}}"
+    ).checks[0]
+    assert run_check(met, context(tmp_path))[0].verdict is Verdict.PASS
+    unclear = parse_protocol("checks:\n- {type: dns, requirements: ['not a requirement!']}").checks[0]
+    assert run_check(unclear, context(tmp_path))[0].verdict is Verdict.NOT_RUN
+    # Ours does without it, and still says so where the image lacks what ours needs.
+    cuda = vetnode("cuda_eval.CUDAEval\n  requirements: [cuda-python, numpy]")
+    lacking = FakeProbes(ProbeAnswer(error="the image lacks a module: torch", missing="torch"))
+    (result,) = run_check(cuda, context(tmp_path, probes=lacking))
+    assert (result.verdict, "torch" in result.fix) == (Verdict.NOT_RUN, True)
+
+
+def test_6_a_value_that_differs_on_one_rank(tmp_path):
+    entry = vetnode('env_var_eval.EnvVarEval\n  expected: {NCCL_NET: "AWS Libfabric", RANK: null}')
+    results = [
+        run_check(entry, context(tmp_path, node=f"n{rank}", environment={"NCCL_NET": value}))[0]
+        for rank, value in enumerate(("AWS Libfabric", "Socket"))
+    ]
+    assert [each.verdict for each in results] == [Verdict.PASS, Verdict.FAIL]
+    assert worst([]) is Verdict.NOT_RUN
+
+
+class Odd(Frozen):
+    """A check that does what its parameter says."""
+
+    type: ClassVar[str] = "odd"
+    scope: ClassVar[Scope] = Scope.NODE
+    what: str = ""
+
+    def run(self, given):
+        if self.what == "raise":
+            raise ValueError("line one\nline two")
+        if self.what == "exit":
+            sys.exit(0)
+        if self.what == "missing":
+            raise Missing("There is no tool.", "Install it.")
+        if self.what == "sleep":
+            time.sleep(60)
+        if self.what == "nothing":
+            return []
+        if self.what == "none":
+            return None
+        if self.what == "wrong":
+            return ["pass"]
+        return [Finding(verdict=Verdict.PASS, reason="fine")]
+
+
+@pytest.fixture
+def odd(monkeypatch):
+    """The check is found as another package's would be: by its entry point."""
+
+    class Point:
+        name, value = "odd", "odd_package:Odd"
+
+        def load(self):
+            return Odd
+
+    class Broken(Point):
+        name, value = "broken", "broken_package:Broken"
+
+        def load(self):
+            raise ImportError("No module named 'cupy'")
+
+    monkeypatch.setattr(registry, "_others", lambda: {"odd": Point(), "broken": Broken()})
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("raise", "The check broke: ValueError: line one line two"), ("exit", "The check broke: SystemExit"),
+        ("missing", "There is no tool."), ("sleep", "did not end within its time limit of 0.3 s"),
+        ("nothing", "nothing to look at"), ("none", "The check broke"), ("wrong", "The check broke"),
+    ],
+)  # fmt: skip
+def test_whatever_a_check_does_is_a_verdict_that_does_not_pass(odd, what, said, tmp_path):
+    text = f"checks:\n- {{type: odd, parameters: {{what: {what}}}, time_limit: 0.3 s}}"
+    limit = "0.3 s" if what == "sleep" else "30 s"
+    entry = parse_protocol(text.replace("0.3 s", limit)).checks[0]
+    (result,) = run_check(entry, context(tmp_path))
+    assert result.verdict is Verdict.NOT_RUN
+    assert said in result.reason
+
+
+def test_another_packages_check_is_found_and_one_that_cannot_be_imported_is_named(odd, tmp_path):
+    protocol = parse_protocol("checks:\n- {type: odd}\n- {type: broken}\n- {type: od}")
+    assert run_check(protocol.checks[0], context(tmp_path))[0].verdict is Verdict.PASS
+    broken, mistyped = protocol.problems()
+    assert "No module named 'cupy'" in broken.reason
+    assert mistyped.fix == "Did you mean 'odd'?"
+
+
+def test_a_warning_that_cannot_be_run_still_counts():
+    (result,) = parse_protocol("checks:\n- {type: dns}\n- {type: nonsense, severity: warning}").problems()
+    assert result.severity == "error"
+
+
+def test_a_threshold_without_a_figure_does_not_pass(tmp_path):
+    entry = parse_protocol("checks:\n- {type: compute_mode, threshold: {at_least: 1}}").checks[0]
+    (result,) = run_check(entry, context(tmp_path, gpus=Readings(*gpus(1))))
+    assert result.verdict is Verdict.INCONCLUSIVE
+
+
+def test_only_pass_vets_and_degraded_where_the_protocol_tolerates_it():
+    strict, lenient = (ProtocolCheck(name="c", type="dns", tolerate_degraded=each) for each in (False, True))
+    assert [each for each in Verdict if strict.vets(each)] == [Verdict.PASS]
+    assert [each for each in Verdict if lenient.vets(each)] == [Verdict.PASS, Verdict.DEGRADED]

@@ -1,0 +1,190 @@
+"""Checks of GPUs on recorded readings: what is wrong is named, and what nobody knows does not pass."""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from vetting_readings import HEALTHY, FakeHost, FakeProbes, Readings, context, gpus
+
+from gipfel_extension.vetting.attribution.compare import compare_with_allocation
+from gipfel_extension.vetting.gpus.reading import NvLink, Process, Remapped
+from gipfel_extension.vetting.host import Ran
+from gipfel_extension.vetting.model import Verdict
+from gipfel_extension.vetting.one_check import run_check
+from gipfel_extension.vetting.probing import ProbeAnswer
+from gipfel_extension.vetting.protocol import VettingProtocol
+from gipfel_extension.vetting.protocol_entry import entry_of
+
+PASS, DEGRADED, FAIL = Verdict.PASS, Verdict.DEGRADED, Verdict.FAIL
+NOT_RUN, INCONCLUSIVE = Verdict.NOT_RUN, Verdict.INCONCLUSIVE
+OF_NVML = (
+    "gpu_count", "gpu_memory", "gpu_processes", "compute_mode", "temperature", "clocks", "power_limit", "ecc",
+    "remapped_rows", "nvlink", "pcie",
+)  # fmt: skip
+
+
+def look(folder, type_, *readings, host=None, expected=4, error="", threshold=None, **parameters):
+    entry = entry_of({"name": type_, "type": type_, "parameters": parameters, "threshold": threshold})
+    assert not entry.problem, entry.problem
+    given = {"gpus": Readings(*(readings or gpus()), error=error), "expected_gpus": expected}
+    return run_check(entry, context(folder, **given, **({"host": host} if host else {})))
+
+
+@pytest.mark.parametrize("type_", OF_NVML)
+def test_a_healthy_node_passes_and_one_without_answers_does_not(type_, tmp_path):
+    assert {each.verdict for each in look(tmp_path, type_)} == {PASS}
+    assert {each.subject for each in look(tmp_path, type_)} in (
+        {"nid000001"}, {"GPU-0", "GPU-1", "GPU-2", "GPU-3"},
+    )  # fmt: skip
+    for error in ("No devices were found: NVML shows no GPU.", "NVML can't be opened: Driver Not Loaded."):
+        (result,) = look(tmp_path, type_, error=error)
+        assert result.verdict is NOT_RUN
+        assert error in result.reason
+        assert result.fix
+    (result,) = run_check(entry_of({"type": type_}), context(tmp_path, gpus=Readings()))
+    assert result.verdict is NOT_RUN
+    if type_ != "gpu_count":
+        silent = type(HEALTHY)(uuid="GPU-0", index=0, name="NVIDIA GH200 120GB")
+        (result,) = look(tmp_path, type_, silent)
+        assert result.verdict is INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("type_", "change", "verdict", "said"),
+    [
+        ("gpu_memory", {"memory_used": 60 * 10**9}, FAIL, "60 GB of 103 GB"),
+        ("gpu_processes", {"processes": (Process(10**9, 8 * 10**9),)}, FAIL, "(unknown) with 8 GB"),
+        ("compute_mode", {"compute_mode": "exclusive_process"}, FAIL, "exclusive_process"),
+        ("compute_mode", {"compute_mode": "prohibited"}, FAIL, "prohibited"),
+        ("temperature", {"temperature_c": 80.0}, FAIL, "7 below where it slows down"),
+        ("clocks", {"clock_reasons": 0x48}, FAIL, "hardware slowdown, hardware thermal slowdown"),
+        ("clocks", {"clock_reasons": 0x04}, FAIL, "software power cap"),
+        ("clocks", {"sm_clock_limit_mhz": 1200.0}, FAIL, "limited to 1200 of 1980 MHz"),
+        ("clocks", {"clock_reasons": 0, "memory_clock_mhz": 1593.0}, FAIL, "1593 of 2619 MHz"),
+        ("power_limit", {"power_limit_w": 500.0}, FAIL, "500 of 900 W"),
+        ("ecc", {"ecc_uncorrected": 2}, FAIL, "2 uncorrected"),
+        ("ecc", {"ecc_enabled": False}, FAIL, "off"),
+        ("ecc", {"ecc_corrected": 30_000_000}, DEGRADED, "30000000 corrected"),
+        ("remapped_rows", {"remapped": Remapped(0, 1, pending=True, failed=False)}, FAIL, "wait for a reset"),
+        ("remapped_rows", {"remapped": Remapped(0, 1, pending=False, failed=True)}, FAIL, "could not be"),
+        ("remapped_rows", {"remapped": Remapped(0, 600, pending=False, failed=False)}, FAIL, "600 rows"),
+        ("remapped_rows", {"recovery_action": 2}, FAIL, "asks for"),
+        ("remapped_rows", {"remapped": None, "retired_pages": 12}, FAIL, "12 pages"),
+        ("nvlink", {"nvlinks": tuple(NvLink(i, active=i != 7) for i in range(18))}, FAIL, "17 of 18"),
+        ("nvlink", {"nvlinks": (NvLink(0, active=True), NvLink(1, active=False))}, FAIL, "down: 1"),
+        ("nvlink", {"nvlinks": (NvLink(0, active=True, recovery_errors=3),)}, DEGRADED, "recover 3"),
+        ("pcie", {"pcie_width": 8}, FAIL, "8 of 16 lanes"),
+        ("pcie", {"pcie_replays": 50_000}, DEGRADED, "50000"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_one_gpu_is_named(type_, change, verdict, said, tmp_path):
+    results = look(tmp_path, type_, *gpus(**change))
+    assert [each.verdict for each in results] == [verdict, PASS, PASS, PASS]
+    assert said in results[0].reason
+    assert results[0].subject == "GPU-0"
+    assert results[0].fix
+
+
+def test_count_and_model(tmp_path):
+    assert look(tmp_path, "gpu_count", *gpus(3))[0].reason == "NVML shows 3 of 4 GPUs."
+    assert look(tmp_path, "gpu_count", *gpus(8), expected=None, count=8)[0].verdict is PASS
+    assert look(tmp_path, "gpu_count", *gpus(4), expected=None)[0].verdict is FAIL
+    assert look(tmp_path, "gpu_count", *gpus(4), model="H100")[0].verdict is FAIL
+    assert look(tmp_path, "gpu_count", *gpus(4, name="NVIDIA H100 80GB HBM3"))[0].verdict is FAIL
+
+
+def test_this_jobs_own_process_is_only_noted(tmp_path):
+    entry = entry_of({"type": "gpu_processes"})
+    held = gpus(1, processes=(Process(77, 10**9),))
+    (own,) = run_check(entry, context(tmp_path, gpus=Readings(*held), job_pids=frozenset({77})))
+    (foreign,) = run_check(entry, context(tmp_path, gpus=Readings(*held), job_pids=frozenset({78})))
+    assert (own.verdict, foreign.verdict) == (DEGRADED, FAIL)
+    host = FakeHost(texts={"/proc/77/environ": "A=b\0SLURM_JOB_ID=5\0", "/proc/77/comm": "python\n"})
+    for job, verdict in (("5", DEGRADED), ("55", FAIL), ("", FAIL)):
+        given = context(tmp_path, gpus=Readings(*held), host=host, environment={"SLURM_JOB_ID": job})
+        assert run_check(entry, given)[0].verdict is verdict
+
+
+XID_LOG = """[   10.000000] NVRM: loading NVIDIA UNIX Open Kernel Module
+[ 9000.123456] NVRM: Xid (PCI:0009:01:00): 79, pid='<unknown>', GPU has fallen off the bus.
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "status", "verdict", "said"),
+    [
+        (XID_LOG, 0, FAIL, "XID 79 on 0009:01:00"),
+        (XID_LOG.replace("79", "31"), 0, PASS, "No XID"),
+        (XID_LOG.replace("79", "149"), 0, DEGRADED, "XID 149"),
+        (XID_LOG.replace("[ 9000.123456]", "[  100.0]"), 0, PASS, "No XID"),
+        (XID_LOG.replace("[ 9000.123456]", "Nov 21 20:00:00"), 0, INCONCLUSIVE, "can't be read"),
+        (
+            "dmesg: read kernel buffer failed: Operation not permitted\n",
+            1,
+            NOT_RUN,
+            "Operation not permitted",
+        ),
+        ("", 0, NOT_RUN, "empty"),
+    ],
+)
+def test_xid_in_the_kernels_log(log, status, verdict, said, tmp_path):
+    host = FakeHost(texts={"/proc/uptime": "10000.00 1.00\n"}, programs={"dmesg": Ran(status, log)})
+    (result,) = look(tmp_path, "xid", host=host)
+    assert (result.verdict, said in result.reason) == (verdict, True), result.reason
+    (missing,) = look(tmp_path, "xid", host=FakeHost(programs={}))
+    assert missing.verdict is NOT_RUN
+
+
+def test_a_hot_gpu_is_found_beside_the_others_of_the_allocation(tmp_path):
+    entry = entry_of({"name": "t", "type": "temperature", "threshold": {"above_median": "12 C"}})
+    results = []
+    for node in range(4):
+        readings = gpus(4, temperature_c=31.0 + (20 if node == 2 else 0))
+        found = run_check(entry, context(tmp_path, node=f"n{node}", gpus=Readings(*readings)))
+        results += [each.model_copy(update={"subject": f"{each.node}:{each.subject}"}) for each in found]
+    assert {each.verdict for each in results} == {INCONCLUSIVE}, "nothing to compare with yet"
+    compared = compare_with_allocation(VettingProtocol(name="p", checks=(entry,)), results)
+    assert [each.subject for each in compared if each.verdict is not PASS] == ["n2:GPU-0"]
+    assert "above the allocation's median" in next(each for each in compared if each.verdict is FAIL).reason
+    (alone,) = compare_with_allocation(VettingProtocol(name="p", checks=(entry,)), results[:1])
+    assert alone.verdict is INCONCLUSIVE
+
+
+def answer(*rates: float, wrong: int = 0, name: str = "NVIDIA GH200 120GB") -> ProbeAnswer:
+    devices = [
+        {"uuid": f"GPU-{index}", "name": name, "index": index, "samples": [rate] * 5, "wrong": wrong}
+        for index, rate in enumerate(rates)
+    ]
+    return ProbeAnswer(unit="FLOP/s", devices=tuple(devices))
+
+
+def test_matmul_is_held_against_the_best_known_figure_and_its_values(tmp_path):
+    entry = entry_of(
+        {"type": "matmul", "parameters": {"device": "cuda"}, "threshold": {"of_best_known": "80 %"}}
+    )
+
+    def results(given: ProbeAnswer, expected: int | None = 1):
+        return run_check(entry, context(tmp_path, probes=FakeProbes(given), expected_gpus=expected))
+
+    assert results(answer(800e12))[0].verdict is PASS
+    slow = results(answer(500e12))[0]
+    assert slow.verdict is FAIL
+    assert "61% of the best known NVIDIA GH200" in slow.reason
+    assert results(answer(800e12, wrong=3))[0].reason == "3 values of the result are wrong."
+    assert results(answer(800e12, name="Some GPU"))[0].verdict is INCONCLUSIVE
+    assert results(ProbeAnswer(error="torch sees no GPU"))[0].verdict is FAIL
+    assert (
+        results(ProbeAnswer(error="the image lacks a module: torch", missing="torch"))[0].verdict is NOT_RUN
+    )
+    assert results(ProbeAnswer(), expected=0)[0].verdict is NOT_RUN
+    assert [each.verdict for each in results(answer(800e12), expected=2)] == [PASS, FAIL]
+
+
+def test_readings_are_values():
+    assert dataclasses.is_dataclass(HEALTHY)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        HEALTHY.uuid = "other"  # type: ignore[misc]
