@@ -169,6 +169,48 @@ if c.EDFSpawner.idle_limit:
     scopes = ["list:users", "read:servers", "delete:servers"]
     roles.append({"name": "gipfel-culling", "services": ["gipfel-culling"], "scopes": scopes})
 
+# Off as it stands: what users' vetting runs said of nodes, in a database of the site for its operators, who
+# decide there what becomes of a bad node. A user's results come only with that user's consent. As configured
+# here it touches no node; extension/gipfel_extension/registry/README.md says how it may.
+if os.environ.get("GIPFEL_REGISTRY"):
+    from gipfel_extension.registry import scopes as registry_scopes
+
+    name, registry_port = "gipfel-registry", int(kept("registry_port", str(free_ports(1)[0])))
+    settings = os.environ.get("GIPFEL_REGISTRY_CONFIG", "")
+    forwarded = ["SLURM_CONF", "GIPFEL_REGISTRY_DATABASE"]
+    services.append(
+        {
+            "name": name,
+            "url": f"http://{hub_ip}:{registry_port}",
+            "command": [
+                *(sys.executable, "-m", "gipfel_extension.registry"),
+                *(["--config", settings] if settings else []),
+            ],
+            "cwd": str(state),
+            "environment": {each: os.environ[each] for each in forwarded if each in os.environ},
+            # Its page needs no second click on "Authorize": it acts with these scopes only.
+            "oauth_no_confirm": True,
+            "oauth_client_allowed_scopes": [registry_scopes.OPERATE],
+        }
+    )
+    c.JupyterHub.custom_scopes = registry_scopes.SCOPES
+    # Each user may send the results of their own jobs, and their servers' tokens may do that for them.
+    roles.append({"name": "user", "scopes": ["self", registry_scopes.WRITE]})
+    roles.append(
+        {"name": "server", "scopes": ["users:activity!user", "access:servers!server", registry_scopes.WRITE]}
+    )
+    # Who operates the cluster; JupyterHub's administrators are no operators by themselves.
+    operators = os.environ.get("GIPFEL_REGISTRY_OPERATORS", "").split()
+    scopes = [registry_scopes.OPERATE, f"access:services!service={name}"]
+    roles.append({"name": "gipfel-operators", "users": operators, "scopes": scopes})
+    # The operators' own vetting runs (a prolog, a nightly job): one report of theirs is enough for a rule.
+    if vouched := os.environ.get("GIPFEL_REGISTRY_VOUCHED_TOKEN"):
+        services.append({"name": "gipfel-vouched", "api_token": vouched})
+        scopes = [registry_scopes.VOUCH]
+        roles.append({"name": "gipfel-vouched", "services": ["gipfel-vouched"], "scopes": scopes})
+    address = f"http://{hub_ip}:{registry_port}/services/{name}"
+    c.EDFSpawner.environment = {"GIPFEL_REGISTRY_URL": address}
+
 # Quiet unless asked: the address and the password below are what a person looks for.
 level = os.environ.get("GIPFEL_LOG_LEVEL", "WARN")
 c.JupyterHub.log_level = level

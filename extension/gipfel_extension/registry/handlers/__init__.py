@@ -1,0 +1,1 @@
+"""The registry's web side: its API, and the operator's page."""

@@ -1,0 +1,1 @@
+"""The rules catalogue: patterns over results, and what is to be done about them, in order."""
