@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "extension"))
 
@@ -17,6 +18,8 @@ from images import Images
 from notebook_files import printed, write_notebook
 from one_machine import OneMachine, wait_until
 from unix_users import UnixUser
+
+from gipfel_extension.training.papermill.progress import Progress, read_progress
 
 pytestmark = pytest.mark.cluster
 
@@ -86,8 +89,9 @@ print(os.environ["CUDA_VISIBLE_DEVICES"], os.getcwd(), os.getuid(), socket.getho
     run = user.home / ".gipfel" / "runs" / f"tests-{job_id}"
     record = json.loads((run / "record.json").read_text())
     assert (record["kind"], record["exit_status"], record["edf"]["name"]) == ("notebook", 0, "batch")
-    assert record["options"]["parameters"] == [["text", value]]
-    assert list(run.glob("telemetry/*.closed.arrows"))
+    ((name, text),) = record["options"]["parameters"]
+    assert (name, yaml.safe_load(text)) == ("text", value)
+    assert list(run.glob("telemetry/*.closed.*"))
 
 
 def test_a_failing_notebook_gives_the_jobs_status_and_its_last_words(
@@ -131,7 +135,7 @@ def test_without_wait_the_job_goes_on_alone(
         (("in.ipynb", "/etc/x.ipynb"), "can't be written to"),
         (("in.ipynb", "x.ipynb", "-p", "secnds", "1"), "Did you mean 'seconds'?"),
         (("in.ipynb", "x.ipynb", "--edf", "wrong"), "/nowhere/image.sqsh"),
-        (("in.ipynb", "x.ipynb", "--nodes", "2"), "runs on one node"),
+        (("in.ipynb", "x.ipynb", "--nodes", "2", "--scheduler", "local"), "is one node"),
         (("in.ipynb", "x.ipynb", "--partition", "nowhere"), "Pick another partition"),
         (("in.ipynb", "x.ipynb", "--gpus-per-node", "64"), "Slurm refused"),
     ],
@@ -175,3 +179,67 @@ def test_the_shipped_notebook_carries_its_plots(gipfel: Gipfel, user: UnixUser, 
     cells = json.loads((user.home / "batch" / "measured.ipynb").read_text())["cells"]
     kinds = {kind for cell in cells for output in cell.get("outputs", ()) for kind in output.get("data", ())}
     assert {"application/vnd.plotly.v1+json", "image/png"} <= kinds
+
+
+def test_a_requeued_job_goes_on_where_it_stopped(
+    gipfel: Gipfel, user: UnixUser, images: Images, cluster: OneMachine
+) -> None:
+    body = "open('runs', 'a').write('x')\nprint('once')"
+    node = write_notebook(user.home / "batch" / "long.ipynb", body=body)
+    content = json.loads(node.read_text())
+    wait = "import os, time\nprint('began', flush=True)\nwhile not os.path.exists('go'):\n    time.sleep(0.1)"
+    content["cells"][2]["source"] = wait
+    node.write_text(json.dumps(content))
+    user.own(node)
+    _edf(user, images)
+    done = gipfel("submit", "long.ipynb", "long-out.ipynb", "-p", "text", "same", "--edf", "batch")
+    job_id = done.stdout.strip()
+    assert job_id.isdecimal(), done.stderr
+    out = user.home / "batch" / "long-out.ipynb"
+
+    def progress() -> Progress:
+        return read_progress(out) or Progress()
+
+    assert wait_until(lambda: progress().current == 4, 90)
+    cluster.call(["scontrol", "requeue", job_id])
+    assert wait_until(lambda: progress().state == "interrupted", 60)
+    # Slurm lets a requeued job wait for two minutes.
+    cluster.call(["scontrol", "update", f"JobId={job_id}", "StartTime=now"])
+    assert wait_until(lambda: progress().state == "running" and progress().kept == 1, 200)
+    user.write("batch/go", "")
+    assert wait_until(lambda: progress().state == "completed", 90)
+    assert (user.home / "batch" / "runs").read_text() == "x"
+    assert printed(out) == ["once", "began"]
+
+
+def test_a_grid_is_an_array_on_two_nodes(
+    gipfel: Gipfel, user: UnixUser, images: Images, cluster: OneMachine
+) -> None:
+    body = """\
+import os, pathlib, socket, time
+mine = pathlib.Path(f"here-{seconds}")
+mine.touch()
+while len(list(pathlib.Path.cwd().glob("here-*"))) < 2:
+    time.sleep(0.1)
+print(socket.gethostname(), text, seconds, os.environ["SLURM_ARRAY_TASK_ID"])
+assert seconds != 3, "the third point"
+"""
+    _given(user, body=body)
+    _edf(user, images)
+    done = gipfel(
+        *("submit", "in.ipynb", "grid-{seconds}.ipynb", "-p", "text", "all", "--grid", "seconds=1..3"),
+        # A node's four GPUs each: the points can't share one.
+        *("--at-once", "2", "--gpus-per-node", "4", "--edf", "batch", "--wait"),
+    )
+    assert done.returncode == 1, done.stderr
+    job_id = done.stdout.strip()
+    said = [printed(user.home / "batch" / f"grid-{point}.ipynb")[0].split() for point in (1, 2, 3)]
+    assert [(text, point, task) for _, text, point, task in said] == [
+        ("all", "1", "0"), ("all", "2", "1"), ("all", "3", "2"),
+    ]  # fmt: skip
+    assert {node for node, *_ in said} == set(cluster.node_names)
+    assert f"job {job_id}_0 has run the notebook" in done.stderr
+    assert f"job {job_id}_2 ended: FAILED" in done.stderr
+    assert "AssertionError: the third point" in done.stderr
+    runs = {path.name for path in (user.home / ".gipfel" / "runs").glob(f"tests-{job_id}_*")}
+    assert runs == {f"tests-{job_id}_{task}" for task in range(3)}

@@ -12,13 +12,15 @@ from gipfel_cluster.job import JOB_VARIABLE, JobSpec
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runtime import Runtime
 from gipfel_cluster.runtime.model import Description
-from gipfel_extension.training.notebook_file import cells_done
+from gipfel_extension.training.dry_run import dry_run_document, dry_run_lines
 from gipfel_extension.training.notebook_job import (
     NotebookJob,
     NotebookOptions,
     plan_notebook_job,
     scheduler_of,
 )
+from gipfel_extension.training.papermill.__main__ import task_of
+from gipfel_extension.training.papermill.parameters import from_yaml
 from gipfel_extension.training.standpoint import InContainer
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -70,7 +72,8 @@ def test_values_travel_unchanged_and_never_in_the_script(home: Path, value: str)
     job = _plan(home, {"parameters": [("text", value)]})
     words = _words(job)
     assert not value or value not in words[1:]
-    assert job.spec.options["parameters"] == [["text", value]]
+    ((name, text),) = job.spec.options["parameters"]
+    assert (name, from_yaml(text)) == ("text", value)
     assert "touch" not in job.request.script
     assert job.request.script.count("\n") == 2
 
@@ -87,7 +90,7 @@ def test_the_job_says_where_everything_is(home: Path) -> None:
     assert job.log == home / "b" / "out.ipynb.log"
     assert job.request.output == str(job.log)
     assert (job.request.gpus_per_node, job.request.time, job.spec.cluster) == (2, "10", "local")
-    assert f"{home}/a/in{{{{x}}}}.ipynb" in _words(job)
+    assert f"{home}/a/in{{x}}.ipynb" in _words(job)
     assert job.spec.options["notebook"] == f"{home}/a/in{{x}}.ipynb"
     assert sorted(path.name for path in home.rglob("*") if path.is_file()) == ["in{x}.ipynb"]
 
@@ -204,7 +207,17 @@ def test_an_output_that_cant_be_written_is_refused(home: Path, output: str, word
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"nodes": 2}, "runs on one node, 2 were asked for"),
+        ({"nodes": 2}, "is one node, 2 were asked for"),
+        ({"parameters": [("seconds", "soon")]}, "wants 'seconds' as float, 'soon' is no such value"),
+        ({"parameters_yaml": ["seconds: [1"]}, "is no YAML"),
+        ({"parameters_yaml": ["- 1"]}, "does not map names to values"),
+        ({"parameters_file": ["nowhere.yaml"]}, "can't be read"),
+        ({"grid": ["seconds"]}, "is no axis"),
+        ({"grid": ["seconds=1,1"]}, "the same value twice"),
+        ({"grid": ["seconds=1,soon"]}, "as float"),
+        ({"grid": ["secnds=1,2"]}, "Did you mean 'seconds'"),
+        ({"grid": ["seconds=1,2"], "parameters": [("seconds", "1")]}, "is given twice"),
+        ({"grid": ["seconds=0..99999"]}, "can't be used"),
         ({"scheduler": "pbs"}, "no scheduler 'pbs'"),
         ({"time": "soon"}, "time can't be used"),
         ({"partition": "a b;c"}, "partition can't be used"),
@@ -284,12 +297,69 @@ def test_a_path_that_the_host_has_elsewhere_is_the_hosts(home: Path) -> None:
     assert (job.output, job.log) == (home / "data/out.ipynb", home / "data/out.ipynb.log")
 
 
-def test_how_far_a_run_is_is_read_from_its_output(tmp_path: Path) -> None:
-    path = tmp_path / "out.ipynb"
-    assert cells_done(path) == ""
-    path.write_text('{"cells": [')
-    assert cells_done(path) == ""
-    states = ("completed", "running", "pending")
-    cells = [{"cell_type": "code", "metadata": {"papermill": {"status": state}}} for state in states]
-    path.write_text(json.dumps({"cells": cells}))
-    assert cells_done(path) == "1 of 3 cells"
+def test_parameters_are_typed_as_papermill_does_and_as_their_annotation_wants(home: Path) -> None:
+    write_notebook(home / "in.ipynb", parameters='a: str = "x"\nb = 1\nc = None\nd: list[int] = []\ne = 0')
+    (home / "more.yaml").write_text("b: 5\ne: .nan\n")
+    job = _plan(
+        home,
+        {
+            "parameters": [("a", "12"), ("b", "1e-3")],
+            "parameters_raw": [("c", "True")],
+            "parameters_yaml": ["d: [1, 2]"],
+            "parameters_file": ["more.yaml"],
+        },
+    )
+    values = {name: from_yaml(text) for name, text in job.spec.options["parameters"]}
+    assert values.pop("e") != 0
+    assert values == {"a": "12", "b": 0.001, "c": "True", "d": [1, 2]}
+
+
+def test_a_grid_is_an_array_with_an_output_for_each_point(home: Path, tmp_path: Path) -> None:
+    write_notebook(home / "in.ipynb")
+    grid = ["seconds=1e-3,2", "text=a/b,c"]
+    job = _plan(home, {"output": "o-{text}-{seconds}.ipynb", "grid": grid, "at_once": 3})
+    tasks = list(job.tasks("7"))
+    assert [task.output.name for task in tasks] == [
+        "o-a_b-0.001.ipynb", "o-c-0.001.ipynb", "o-a_b-2.ipynb", "o-c-2.ipynb",
+    ]  # fmt: skip
+    assert (tasks[2].job_id, tasks[2].log.name, tasks[2].values) == (
+        "7_2", "o-2.ipynb.log", {"seconds": "2", "text": "a/b"},
+    )  # fmt: skip
+    assert (job.request.array, job.request.array_limit) == (4, 3)
+    assert job.request.output == f"{home}/o-%a.ipynb.log"
+    # The task finds the same point and output by its number.
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "record.json").write_text(json.dumps({"options": job.spec.options}))
+    inside = {"GIPFEL_RUN": str(tmp_path / "run"), "SLURM_ARRAY_TASK_ID": "2"}
+    task = task_of(job.output, False, inside)
+    assert (task.output, task.parameters, task.resume) == (
+        tasks[2].output,
+        {"seconds": 2, "text": "a/b"},
+        False,
+    )
+    # After a requeue only its own output is resumed.
+    again = {**inside, "SLURM_RESTART_COUNT": "1"}
+    assert not task_of(job.output, False, again).resume
+    task.output.write_text(json.dumps({"metadata": {"gipfel": {"run": "run"}}}))
+    assert task_of(job.output, False, again).resume
+    with pytest.raises(GipfelError, match="4 points, this is task 9"):
+        task_of(job.output, False, {**inside, "SLURM_ARRAY_TASK_ID": "9"})
+    plain = _plan(home, {"grid": grid})
+    assert next(plain.tasks("7")).output.name == "out-seconds=0.001-text=a_b.ipynb"
+    collide = _plan(home, {"grid": ["text=a/b,a b"]})
+    assert [task.output.name for task in collide.tasks("7")] == ["out-0.ipynb", "out-1.ipynb"]
+
+
+def test_a_dry_run_shows_all_of_it_and_no_variables_value(home: Path) -> None:
+    write_notebook(home / "in.ipynb")
+    options = {"scheduler": "slurm", "nodes": 2, "grid": ["seconds=0..2"], "at_once": 2, "time": "5"}
+    job = _plan(home, {**options, "parameters": [("text", "$(id)")]}, SECRET="hidden-value")
+    lines = dry_run_lines(job)
+    submit = lines[0].split()
+    assert submit[:2] == ["submit", "sbatch"]
+    assert {"--nodes=2", "--array=0-2%2", "--time=5"} <= set(submit)
+    assert "parameter text: $(id)" in lines
+    assert sum(line.startswith("output ") for line in lines) == 3
+    assert "SECRET" in " ".join(lines)
+    assert "hidden-value" not in " ".join(lines) + json.dumps(dry_run_document(job))
+    assert not (home / "out.ipynb.log").exists()

@@ -1,6 +1,8 @@
 """``gipfel submit``: a notebook as a batch job."""
 
+import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +13,8 @@ from .terminal import examples, tell
 if TYPE_CHECKING:
     from gipfel_cluster.scheduler import Scheduler
 
+    from ..training.job_table import TaskView
+    from ..training.job_wait import Told
     from ..training.notebook_job import NotebookJob
 
 _INTERRUPTED = 130
@@ -19,13 +23,40 @@ _INTERRUPTED = 130
 @click.command(
     epilog=examples(
         "gipfel submit train.ipynb trained.ipynb -p epochs 3 --edf pytorch --gpus-per-node 4 --time 02:00:00",
+        "gipfel submit train.ipynb 'lr-{lr}-{seed}.ipynb' --grid lr=1e-3,1e-4 --grid seed=0..3 --at-once 2",
+        "gipfel submit train.ipynb trained.ipynb -p epochs 3 --resume --wait",
         "gipfel submit measure-saturation.ipynb measured.ipynb -p seconds 60 --scheduler local --wait",
     )
 )
 @click.argument("notebook", metavar="IN.ipynb", type=click.Path(readable=False, path_type=Path))
 @click.argument("output", metavar="OUT.ipynb", type=click.Path(readable=False, path_type=Path))
 @click.option(
-    "-p", "parameters", type=(str, str), multiple=True, metavar="K V", help="A parameter and its value."
+    "-p",
+    "parameters",
+    type=(str, str),
+    multiple=True,
+    metavar="K V",
+    help="A parameter: True, False, None, a number or text, as its annotation wants it.",
+)
+@click.option("-r", "parameters_raw", type=(str, str), multiple=True, metavar="K V", help="One that is text.")
+@click.option("-y", "parameters_yaml", multiple=True, metavar="YAML", help="Parameters as YAML: 'lr: 0.1'.")
+@click.option("-f", "parameters_file", multiple=True, metavar="FILE", help="A YAML file of parameters.")
+@click.option(
+    "--grid",
+    multiple=True,
+    metavar="K=VALUES",
+    help="Run at each combination: lr=1e-3,1e-4 or seed=0..3 or 'layers=[[64], [64, 64]]'. {lr} in OUT.ipynb "
+    "stands for the value; without it, it is put before the ending.",
+)
+@click.option(
+    "--at-once",
+    default=0,
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Points of the grid that may run at a time; by default what Slurm allows, on this machine one.",
+)
+@click.option(
+    "--resume", is_flag=True, help="Go on in OUT.ipynb at the first cell that has not finished; see below."
 )
 @click.option(
     "--kernel",
@@ -34,7 +65,10 @@ _INTERRUPTED = 130
     help="By default the notebook's. In an image with Python, python3 is the image's, gipfel the runtime's.",
 )
 @click.option("--edf", default="", metavar="FILE|NAME", help="The environment; without one the node itself.")
-@click.option("--nodes", default=1, show_default=True, type=click.IntRange(min=1), metavar="N")
+@click.option(
+    "--nodes", default=1, show_default=True, type=click.IntRange(min=1), metavar="N",
+    help="Nodes of the job; the notebook itself runs on the first one.",
+)  # fmt: skip
 @click.option("--gpus-per-node", default=0, show_default=True, type=click.IntRange(0, 1024), metavar="N")
 @click.option("--partition", default="", metavar="P", help="By default the cluster's.")
 @click.option("--account", default="", metavar="A", help="By default yours.")
@@ -56,37 +90,67 @@ _INTERRUPTED = 130
     "--cluster", default="", metavar="C", help="First part of the run's name; by default $GIPFEL_CLUSTER."
 )
 @click.option("--wait", is_flag=True, help="Wait for the end and return the job's exit status.")
-def submit(*, wait: bool, **options: Any) -> int:
-    """Run the notebook IN.ipynb as a batch job on one node and write it, executed, to OUT.ipynb.
+@click.option("--dry-run", is_flag=True, help="Show exactly what would be submitted, and submit nothing.")
+@click.option("--json", "as_document", is_flag=True, help="One JSON document on stdout, nothing else there.")
+def submit(*, wait: bool, dry_run: bool, as_document: bool, **options: Any) -> int:
+    """Run the notebook IN.ipynb as a batch job and write it, executed, to OUT.ipynb.
 
-    Its 'parameters' cell takes the values of -p. The notebook runs in the folder that you are in. The job's
-    number is printed on stdout; its log is OUT.ipynb.log. Inside a container files must be in mounted
-    folders, and the job gets the host's variables.
+    Its 'parameters' cell takes the values of -p, -r, -y and -f. The notebook runs in the folder that you are
+    in. The job's number is printed on stdout; its log is OUT.ipynb.log. Inside a container files must be in
+    mounted folders, and the job gets the host's variables.
+
+    With --resume finished cells are kept and not run again, but for the parameters and cells tagged 'setup':
+    the new kernel knows what these make, and nothing else. Parameters must be as before; a cell that has
+    changed, and all after it, run again. A job that Slurm requeues goes on in this way by itself.
+
+    Exit status with --wait: the job's, of a grid the highest; 1 a cell failed, 138 the kernel died.
     """
     import asyncio  # noqa: PLC0415 - half as long to load as all that the other commands need
 
+    from ..training.notebook_job import scheduler_of  # noqa: PLC0415
+    from ..training.submitted import submit_notebook  # noqa: PLC0415
+
+    job = _planned(options)
+    if dry_run:
+        return _show(job, as_document=as_document)
+    scheduler = scheduler_of(job, os.environ)
+    job_id = asyncio.run(submit_notebook(job, scheduler, os.environ))
+    if not as_document:
+        click.echo(job_id)
+    count = f" with {job.request.array} tasks" if job.request.array else ""
+    tell(f"job {job_id} is submitted ({job.scheduler}){count}; its log is {job.log}")
+    if job.inside and job.scheduler == "local":
+        tell(f"job {job_id} ends with the job that it was submitted from, at the latest")
+    status = _wait(scheduler, job_id, job) if wait else 0
+    if as_document:
+        outputs = [str(task.output) for task in job.tasks(job_id)]
+        document = {"job_id": job_id, "scheduler": job.scheduler, "outputs": outputs, "log": str(job.log)}
+        click.echo(json.dumps(document | ({"exit_status": status} if wait else {})))
+    return status
+
+
+def _planned(options: dict[str, Any]) -> "NotebookJob":
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415
 
-    from ..training.notebook_job import (  # noqa: PLC0415
-        NotebookOptions,
-        plan_notebook_job,
-        scheduler_of,
-    )
+    from ..training.notebook_job import NotebookOptions, plan_notebook_job  # noqa: PLC0415
 
     try:
         directory = Path.cwd()
     except OSError as error:
         raise GipfelError("The folder that you are in is gone.", "Go to another one.") from error
-    job = plan_notebook_job(
-        NotebookOptions.model_validate(options), environment=os.environ, directory=directory
-    )
-    scheduler = scheduler_of(job, os.environ)
-    job_id = asyncio.run(scheduler.submit(job.request))
-    click.echo(job_id)
-    tell(f"job {job_id} is submitted ({job.scheduler}); its log is {job.log}")
-    if job.inside and job.scheduler == "local":
-        tell(f"job {job_id} ends with the job that it was submitted from, at the latest")
-    return _wait(scheduler, job_id, job) if wait else 0
+    asked = NotebookOptions.model_validate(options)
+    return plan_notebook_job(asked, environment=os.environ, directory=directory)
+
+
+def _show(job: "NotebookJob", *, as_document: bool) -> int:
+    from ..training.dry_run import dry_run_document, dry_run_lines  # noqa: PLC0415
+
+    if as_document:
+        click.echo(json.dumps(dry_run_document(job)))
+    else:
+        for line in dry_run_lines(job):
+            click.echo(line)
+    return 0
 
 
 def _wait(scheduler: "Scheduler", job_id: str, job: "NotebookJob") -> int:
@@ -95,7 +159,24 @@ def _wait(scheduler: "Scheduler", job_id: str, job: "NotebookJob") -> int:
     from ..training.job_wait import how_to_leave, wait_for_job  # noqa: PLC0415
 
     try:
-        return asyncio.run(wait_for_job(scheduler, job_id, job, environment=os.environ, tell=tell))
+        return asyncio.run(
+            wait_for_job(scheduler, job_id, job, environment=os.environ, tell=tell, show=_table(job_id))
+        )
     except KeyboardInterrupt:
         tell(how_to_leave(job_id, job, os.environ))
         return _INTERRUPTED
+
+
+def _table(job_id: str) -> "Told | None":
+    """What draws the table; None where nobody sees it, and changes are told in lines."""
+    from ..training.job_table import now, table  # noqa: PLC0415
+    from .live_table import LiveTable  # noqa: PLC0415
+
+    if not LiveTable.possible():
+        return None
+    live = LiveTable()
+
+    def show(views: "Sequence[TaskView]") -> None:
+        live.draw(table(job_id, views, now=now()))
+
+    return show

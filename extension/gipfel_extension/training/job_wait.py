@@ -3,16 +3,18 @@
 import asyncio
 import contextlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from gipfel_cluster.model import GipfelError, one_line
 from gipfel_cluster.runs import RunFolder, runs_root
 from gipfel_cluster.scheduler import JobStatus, Scheduler
 from gipfel_cluster.scheduler.processes import Process
 
-from .notebook_file import cells_done, written
-from .notebook_job import NotebookJob
+from .job_table import TaskView, sentence
+from .notebook_job import NotebookJob, NotebookTask
+from .papermill.progress import progress_file, read_progress
 from .standpoint import local_folder
 
 _FIRST_S = 0.5
@@ -22,6 +24,13 @@ _LOG_BYTES = 64 << 10
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 
+class Told(Protocol):
+    """Who is told how the runs are, at each look."""
+
+    def __call__(self, views: Sequence[TaskView]) -> None:
+        """Show them."""
+
+
 async def wait_for_job(
     scheduler: Scheduler,
     job_id: str,
@@ -29,8 +38,9 @@ async def wait_for_job(
     *,
     environment: Mapping[str, str],
     tell: Callable[[str], None],
+    show: Told | None = None,
 ) -> int:
-    """Wait until a job has ended and return its exit status.
+    """Wait until every run of a job has ended and return the highest of their exit statuses.
 
     A scheduler that does not answer is asked again, less and less often up to every 5 s: what limits this
     wait is the job's own time limit.
@@ -38,31 +48,84 @@ async def wait_for_job(
     Parameters
     ----------
     tell
-        Is told one line whenever something changes, and the end of the log when the job failed.
+        Is told one line whenever something changes (unless `show` shows it), and the end of the log of each
+        run that failed.
+    show
+        Is told how all runs are after each look.
     """
-    said, pause, before = "", _FIRST_S, written(job.output)
+    watch = _Watch(scheduler, job_id, job, environment)
+    said: dict[str, str] = {}
+    pause = _FIRST_S
     while True:
-        status = (await scheduler.query([job_id])).get(job_id, JobStatus(answer="unknown"))
-        if status.answer == "ended":
+        views = await watch.look()
+        lines = {view.task.job_id: sentence(view) for view in views}
+        changed = {each for each, line in lines.items() if said.get(each) != line}
+        said = lines
+        if show is not None:
+            show(views)
+        else:
+            for view in views:
+                # The end is told below, with what there is to say of it.
+                if view.exit_status is None and view.task.job_id in changed:
+                    tell(lines[view.task.job_id])
+        if all(view.exit_status is not None for view in views):
             break
-        done = ""
-        if status.state == "RUNNING" and written(job.output) != before:  # Not what an earlier job wrote.
-            done = await asyncio.to_thread(cells_done, job.output)
-        line = f"job {job_id} {_words(status, done)}"
-        pause = _FIRST_S if line != said else min(pause * 1.5, _LONGEST_S)
-        if line != said:
-            tell(line)
-            said = line
+        pause = _FIRST_S if changed else min(pause * 1.5, 1.0 if show else _LONGEST_S)
         await asyncio.sleep(pause)
-    code = _exit_status(status, job, job_id, environment)
-    if code == 0:
-        tell(f"job {job_id} has run the notebook: {job.output}")
-        return 0
-    why = f" ({status.reason})" if status.reason else ""
-    tell(f"job {job_id} ended: {status.state or 'unknown'}{why}, exit status {code}; the end of {job.log}:")
-    for each in last_lines(job.log):
+    for view in views:
+        _tell_end(view, tell)
+    return max(view.exit_status or 0 for view in views)
+
+
+class _Watch:
+    """Asks for the runs that have not ended yet."""
+
+    def __init__(
+        self, scheduler: Scheduler, job_id: str, job: NotebookJob, environment: Mapping[str, str]
+    ) -> None:
+        self._scheduler = scheduler
+        self._job = job
+        self._environment = environment
+        self._tasks = list(job.tasks(job_id))
+        # Not what an earlier job wrote.
+        self._before = {task.job_id: _written(progress_file(task.output)) for task in self._tasks}
+        self._ended: dict[str, TaskView] = {}
+
+    async def look(self) -> list[TaskView]:
+        """How every run is now."""
+        open_ones = [task.job_id for task in self._tasks if task.job_id not in self._ended]
+        found = await self._scheduler.query(open_ones) if open_ones else {}
+        views = []
+        for task in self._tasks:
+            view = self._ended.get(task.job_id)
+            if view is None:
+                status = found.get(task.job_id, JobStatus(answer="unknown"))
+                view = await asyncio.to_thread(self._view, task, status)
+                if view.exit_status is not None:
+                    self._ended[task.job_id] = view
+            views.append(view)
+        return views
+
+    def _view(self, task: NotebookTask, status: JobStatus) -> TaskView:
+        fresh = _written(progress_file(task.output)) != self._before[task.job_id]
+        progress = read_progress(task.output) if fresh else None
+        code = None
+        if status.answer == "ended":
+            code = _exit_status(status, self._job, task.job_id, self._environment)
+        return TaskView(task=task, status=status, progress=progress, exit_status=code)
+
+
+def _tell_end(view: TaskView, tell: Callable[[str], None]) -> None:
+    if view.exit_status == 0:
+        tell(f"job {view.task.job_id} has run the notebook: {view.task.output}")
+        return
+    why = f" ({view.status.reason})" if view.status.reason else ""
+    tell(
+        f"job {view.task.job_id} ended: {view.word}{why}, exit status {view.exit_status}; "
+        f"the end of {view.task.log}:"
+    )
+    for each in last_lines(view.task.log):
         tell(f"  {each}")
-    return code
 
 
 def last_lines(log: Path) -> list[str]:
@@ -92,14 +155,11 @@ def how_to_leave(job_id: str, job: NotebookJob, environment: Mapping[str, str]) 
     return f"job {job_id} goes on: look with `tail -f {job.log}`{end}"
 
 
-def _words(status: JobStatus, done: str) -> str:
-    if status.answer == "unknown":
-        return f"is not known at the moment: {status.reason or 'the scheduler gives no state'}"
-    if status.state != "RUNNING":
-        parts = (status.reason, f"expected {status.expected_start}" if status.expected_start else "")
-        return f"is {status.state}" + "".join(f", {part}" for part in parts if part)
-    where = f" on {', '.join(status.nodes)}" if status.nodes else ""
-    return f"is RUNNING{where}" + (f", {done}" if done else "")
+def _written(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _exit_status(status: JobStatus, job: NotebookJob, job_id: str, environment: Mapping[str, str]) -> int:

@@ -1,9 +1,10 @@
-"""A notebook as a batch job: papermill in the environment of an EDF, on one node."""
+"""A notebook as a batch job: papermill in the environment of an EDF, once or at each point of a grid."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from gipfel_cluster.broker.surroundings import hides_an_image
 from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script
@@ -11,7 +12,19 @@ from gipfel_cluster.job.spec import PYTHON
 from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.scheduler import JobRequest, Scheduler
 
-from .notebook_file import RECORDED, braced, check_notebook, check_output, log_of
+from .notebook_file import check_output, read_notebook
+from .papermill.grid import Grid, grid_of, read_axis
+from .papermill.parameters import (
+    Given,
+    Parameter,
+    check_names,
+    check_types,
+    from_yaml,
+    has_parameters_cell,
+    known_parameters,
+    to_yaml,
+    values_of,
+)
 from .standpoint import SCHEDULERS, ChosenEdf, ChosenRuntime, Standpoint, standpoint
 
 __all__ = ["NotebookJob", "NotebookOptions", "plan_notebook_job", "scheduler_of"]
@@ -22,16 +35,24 @@ _LARGEST_SPEC = 96 << 10  # bytes: the kernel takes 128 KiB in one variable
 class NotebookOptions(Frozen):
     """What the user of ``gipfel submit`` asks for; an empty text is for the default.
 
-    ``parameters`` are names and values as they were typed, ``directory`` is where the notebook runs.
+    ``parameters`` (-p), ``parameters_raw`` (-r), ``parameters_yaml`` (-y) and ``parameters_file`` (-f) are as
+    they were typed, ``grid`` holds axes as `read_axis` takes them, and ``at_once`` is how many points may run
+    at a time (0: the scheduler's own choice).
     """
 
     notebook: Path
     output: Path
     parameters: tuple[tuple[str, str], ...] = ()
+    parameters_raw: tuple[tuple[str, str], ...] = ()
+    parameters_yaml: tuple[str, ...] = ()
+    parameters_file: tuple[str, ...] = ()
+    grid: tuple[str, ...] = ()
+    at_once: int = Field(0, ge=0)
+    resume: bool = False
     kernel: str = ""
     edf: str = ""
-    nodes: int = 1
-    gpus_per_node: int = 0
+    nodes: int = Field(1, ge=1)
+    gpus_per_node: int = Field(0, ge=0)
     partition: str = ""
     account: str = ""
     time: str = ""
@@ -41,18 +62,40 @@ class NotebookOptions(Frozen):
     cluster: str = ""
 
 
+class NotebookTask(Frozen):
+    """One run of the notebook: its job's or task's number, the point's values as texts, output and log."""
+
+    job_id: str
+    values: dict[str, str]
+    output: Path
+    log: Path
+
+
 class NotebookJob(Frozen):
     """A job that can be submitted: ``scheduler`` is a name of `SCHEDULERS`.
 
-    ``output`` and ``log`` are paths where it was planned, which is in a container where it is ``inside``.
+    ``output`` and ``log`` are paths where it was planned, which is in a container where it is ``inside``;
+    with a ``grid`` they are templates, and `tasks` says what there will be.
     """
 
     scheduler: str
     spec: JobSpec
     request: JobRequest
+    notebook: Path
     output: Path
     log: Path
+    grid: Grid = Grid()
     inside: bool = False
+
+    def tasks(self, job_id: str) -> Iterator[NotebookTask]:
+        """Every run of the notebook in the job of this number; only the first without a grid."""
+        for number, name in enumerate(self.grid.names(self.output.name)):
+            yield NotebookTask(
+                job_id=f"{job_id}_{number}" if self.grid.axes else job_id,
+                values=self.grid.point(number),
+                output=self.output.with_name(name),
+                log=Path(str(self.log).replace("%a", str(number))),
+            )
 
 
 class _Files(Frozen):
@@ -87,15 +130,12 @@ def plan_notebook_job(
     GipfelError
         Notebook, output, EDF, runtime or an option can't be used, or the host does not see one of them.
     """
-    if options.nodes != 1:
-        raise GipfelError(
-            f"A notebook runs on one node, {options.nodes} were asked for.", "Leave --nodes out."
-        )
     here = standpoint(environment) if here is None else here
     notebook = _absolute(options.notebook, directory)
     output = _absolute(options.output, directory)
-    check_notebook(notebook, [name for name, _ in options.parameters])
-    check_output(output, notebook)
+    texts, grid = _parameters(options, notebook, directory)
+    names = grid.names(output.name)
+    check_output(output, notebook, [*names, *_logs(grid, output)])
     place = notebook.parent if hides_an_image(directory) else directory
     files = _Files(
         notebook=here.on_host(notebook),
@@ -103,6 +143,8 @@ def plan_notebook_job(
         directory=here.on_host(place),
     )
     scheduler = _scheduler_name(options, here)
+    if scheduler == "local" and options.nodes > 1:
+        raise GipfelError(f"This machine is one node, {options.nodes} were asked for.", "Leave --nodes out.")
     engine = options.engine or here.default("engine") or "bubblewrap"
     edf = here.edf(options.edf, engine, place) if options.edf else None
     runtime = here.runtime(options.runtime)
@@ -110,24 +152,28 @@ def plan_notebook_job(
     try:
         spec = JobSpec(
             kind="notebook",
-            command=_command(files, options.kernel),
+            command=_command(files, options),
             cluster=options.cluster or here.default("cluster") or scheduler,
             edf=edf.file if edf else "",
             engine=engine,
             runtime=runtime.root,
-            options=_recorded(options, files),
+            options=_recorded(options, files, texts, grid),
             directory=str(files.directory),
             folders=tuple(dict.fromkeys((str(files.notebook.parent), str(files.output.parent)))),
         )
-        request = _request(options, spec, runtime.python, files.output, here.environment())
+        array = (len(grid) if grid.axes else 0, options.at_once or (1 if scheduler == "local" else 0))
+        log = files.output.with_name(grid.log_name(files.output.name))
+        request = _request(options, spec, runtime.python, here.environment(), log=log, array=array)
     except ValidationError as error:
         raise _refused(error) from None
     return NotebookJob(
         scheduler=scheduler,
         spec=spec,
         request=request,
+        notebook=notebook,
         output=output,
-        log=log_of(output),
+        log=output.with_name(grid.log_name(output.name)),
+        grid=grid,
         inside=here.inside,
     )
 
@@ -165,30 +211,76 @@ def _check_image(edf: ChosenEdf | None, runtime: ChosenRuntime, files: _Files) -
             )
 
 
-def _command(files: _Files, kernel: str) -> tuple[str, ...]:
+def _parameters(options: NotebookOptions, notebook: Path, directory: Path) -> tuple[dict[str, str], Grid]:
+    """The values that are the same at every point, as YAML texts, and the grid; all are checked."""
+    node = read_notebook(notebook)
+    what = f"The notebook {notebook}"
+    asked = (options.parameters, options.parameters_raw, options.parameters_yaml, options.parameters_file)
+    if not any(asked) and not options.grid:
+        return {}, Grid()
+    if not has_parameters_cell(node):
+        raise GipfelError(f"{what} takes no parameters.", "Tag the cell that sets them with 'parameters'.")
+    known = known_parameters(node, kernel=options.kernel or None)
+    given = Given(
+        files=tuple(str(directory / Path(each).expanduser()) for each in options.parameters_file),
+        texts=options.parameters_yaml,
+        typed=options.parameters,
+        raw=options.parameters_raw,
+    )
+    values = values_of(given, known)
+    axes = [read_axis(each, known) for each in options.grid]
+    check_names(known, [*values, *(axis.name for axis in axes)], what=what)
+    _check_values(known, values, axes, what)
+    return {name: to_yaml(value) for name, value in values.items()}, grid_of(axes, values)
+
+
+def _check_values(
+    known: Sequence[Parameter] | None, values: Mapping[str, Any], axes: Sequence[Any], what: str
+) -> None:
+    check_types(known, values, what=what)
+    for axis in axes:
+        for text in axis.values:
+            check_types(known, {axis.name: from_yaml(text)}, what=what)
+
+
+def _logs(grid: Grid, output: Path) -> tuple[str, ...]:
+    name = grid.log_name(output.name)
+    return tuple(name.replace("%a", str(number)) for number in range(len(grid)))
+
+
+def _command(files: _Files, options: NotebookOptions) -> tuple[str, ...]:
     # Isolated (-I), so that neither an image's PYTHONPATH nor a file of the folder stands before papermill.
-    words = [PYTHON, "-I", "-m", "gipfel_extension.training.papermill_engine"]
-    words += [braced(files.notebook), braced(files.output)]
-    words += ["--cwd", str(files.directory), *(("--kernel", kernel) if kernel else ())]
+    words = [PYTHON, "-I", "-m", "gipfel_extension.training.papermill"]
+    words += [f"--directory={files.directory}"]
+    words += [f"--kernel={options.kernel}"] if options.kernel else []
+    words += ["--resume"] if options.resume else []
     # The parameters' values are not here, because everybody on the node can read an argv.
-    words += ["--no-progress-bar", "--log-output", RECORDED]
-    return tuple(words)
+    return (*words, "--", str(files.notebook), str(files.output))
 
 
-def _recorded(options: NotebookOptions, files: _Files) -> dict[str, object]:
+def _recorded(
+    options: NotebookOptions, files: _Files, texts: Mapping[str, str], grid: Grid
+) -> dict[str, object]:
     asked = options.model_dump(
-        mode="json", include={"kernel", "edf", "nodes", "partition", "account", "time"}
+        mode="json", include={"kernel", "edf", "nodes", "partition", "account", "time", "resume"}
     )
     return asked | {
         "gpus": options.gpus_per_node,
         "notebook": str(files.notebook),
         "output": str(files.output),
-        "parameters": [list(each) for each in options.parameters],
+        "parameters": [list(each) for each in texts.items()],
+        "grid": [axis.model_dump(mode="json") for axis in grid.axes],
     }
 
 
 def _request(
-    options: NotebookOptions, spec: JobSpec, python: str, output: Path, environment: Mapping[str, str]
+    options: NotebookOptions,
+    spec: JobSpec,
+    python: str,
+    environment: Mapping[str, str],
+    *,
+    log: Path,
+    array: tuple[int, int],
 ) -> JobRequest:
     content = spec.model_dump_json()
     if len(content.encode()) > _LARGEST_SPEC:
@@ -197,9 +289,12 @@ def _request(
         name="gipfel-notebook",
         script=batch_script(python),
         directory=spec.directory,
-        output=str(log_of(output)),
+        output=str(log),
+        array=array[0],
+        array_limit=array[1] if array[0] else 0,
         partition=options.partition,
         account=options.account,
+        nodes=options.nodes,
         gpus_per_node=options.gpus_per_node,
         time=options.time,
         environment={**environment, JOB_VARIABLE: content},

@@ -1,0 +1,130 @@
+"""``python -m gipfel_extension.training.papermill NOTEBOOK OUTPUT``: what a batch notebook's job runs.
+
+The parameters are in the run's record, since everybody on the node can read an argv. In a job array OUTPUT is
+a template, and the task's number says which point of the grid is run. A job that Slurm has requeued goes on
+where it stopped.
+"""
+
+import argparse
+import json
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gipfel_cluster.model import Frozen, GipfelError, one_line
+from gipfel_cluster.runs import RunFolder
+
+from .grid import Grid
+from .parameters import from_yaml
+from .run import kernel_of, run_notebook
+
+
+class Task(Frozen):
+    """What one job or one task of an array runs."""
+
+    parameters: dict[str, Any]
+    output: Path
+    resume: bool
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a notebook; 0 where it completed, 1 a cell failed, 138 its kernel died, 128 + n after signal n."""
+    given = _parser().parse_args(arguments)
+    # Nobody who looks at the job's log wants ANSI codes or papermill's own paths twice.
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    try:
+        task = task_of(given.output, given.resume, os.environ)
+        problem = _offer_kernel(given.kernel or kernel_of(given.notebook))
+        if problem:
+            _tell(f"{problem} The notebook runs with Gipfel's Python instead.")
+        outcome = run_notebook(
+            given.notebook,
+            task.output,
+            task.parameters,
+            resume=task.resume,
+            kernel=given.kernel,
+            directory=given.directory,
+            log_output=True,
+        )
+    except GipfelError as error:
+        _tell(f"The notebook can't be run: {error}")
+        return 1
+    except OSError as error:
+        _tell(f"The notebook can't be run: {error.strerror or error} ({error.filename or task.output})")
+        return 1
+    if outcome.problem:
+        _tell(f"The notebook {'was ' if outcome.signal else ''}{_word(outcome.state)}: {outcome.problem}")
+    return outcome.exit_status
+
+
+def task_of(output: Path, resume: bool, environment: Mapping[str, str]) -> Task:  # noqa: FBT001 - a flag as typed
+    """What this process runs: its point of the grid, and whether it goes on after a requeue.
+
+    Raises
+    ------
+    GipfelError
+        The run's record can't be read, or its grid has no such point.
+    """
+    run = RunFolder(Path(environment["GIPFEL_RUN"])) if environment.get("GIPFEL_RUN") else None
+    options = run.read_record().get("options", {}) if run else {}
+    texts = dict(options.get("parameters", ()))
+    grid = Grid.model_validate({"axes": options.get("grid", ())})
+    if grid.axes:
+        number = _task_number(environment)
+        if number >= len(grid):
+            raise GipfelError(f"The grid has {len(grid)} points, this is task {number}.")
+        texts |= grid.point(number)
+        output = grid.output(output, number)
+    again = environment.get("SLURM_RESTART_COUNT", "0") not in {"", "0"}
+    return Task(
+        parameters={name: from_yaml(text) for name, text in texts.items()},
+        output=output,
+        # Only its own output: what an earlier job has left there is not asked to be resumed.
+        resume=resume or (again and run is not None and _run_of(output) == run.name),
+    )
+
+
+def _task_number(environment: Mapping[str, str]) -> int:
+    for name in ("SLURM_ARRAY_TASK_ID", "GIPFEL_ARRAY_TASK_ID"):
+        if environment.get(name, "").isdecimal():
+            return int(environment[name])
+    raise GipfelError("This is no task of an array, and the notebook has a grid.", "Submit it anew.")
+
+
+def _run_of(output: Path) -> str:
+    try:
+        return str(json.loads(output.read_bytes())["metadata"]["gipfel"]["run"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _offer_kernel(name: str) -> str:
+    from ...kernels import NATIVE, offer_image_kernel  # noqa: PLC0415 - above this floor, and here only
+
+    problem = offer_image_kernel(os.environ)
+    return problem if problem and name == NATIVE else ""
+
+
+def _word(state: str) -> str:
+    return {"failed": "failed", "died": "broke off", "interrupted": "interrupted"}.get(state, state)
+
+
+def _tell(line: str) -> None:
+    sys.stderr.write(f"gipfel: {one_line(line)}\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m gipfel_extension.training.papermill")
+    parser.add_argument("notebook", type=Path)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--directory", type=Path)
+    parser.add_argument("--kernel", default="")
+    parser.add_argument("--resume", action="store_true")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

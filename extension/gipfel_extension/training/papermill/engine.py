@@ -1,0 +1,179 @@
+"""The engine: ``papermill --engine gipfel``."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import click
+import nbformat
+from papermill.engines import NBClientEngine
+from papermill.iorw import papermill_io
+from papermill.log import logger
+from papermill.utils import merge_kwargs, remove_args
+from traitlets.config import Config
+
+from gipfel_cluster.model import GipfelError, one_line
+
+from .about_run import about_run
+from .client import Client, Interrupted
+from .manager import Manager
+from .output import local_path, writer
+from .parameters import check_names, check_types, has_parameters_cell, known_parameters
+from .progress import Progress
+from .resume import ResumePlan, plan_resume
+
+NAME = "gipfel"
+#: Set to ``1`` it resumes what the output holds, which papermill's command line has no option for.
+RESUME_VARIABLE = "GIPFEL_RESUME"
+
+
+class RefusedError(GipfelError, click.ClickException):
+    """A notebook that is not run; papermill's command says so in one line."""
+
+
+class GipfelEngine(NBClientEngine):  # type: ignore[misc]
+    """Papermill's own engine, with saving, progress, resuming and endings of its own.
+
+    Messages to the kernel go through files of the user's own (``ipc``) instead of ports of the node.
+    """
+
+    @classmethod
+    def execute_notebook(
+        cls,
+        nb: Any,
+        kernel_name: str,
+        output_path: str | None = None,
+        *,
+        resume: bool | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+        progress_bar: Any = True,
+        log_output: bool = False,
+        autosave_cell_every: int = 30,
+        **options: Any,
+    ) -> Any:
+        """Execute a notebook that papermill has prepared; called before anything is written.
+
+        Raises
+        ------
+        GipfelError
+            A parameter or the output that should be resumed can't be used; the output is as it was.
+        """
+        _check_parameters(nb, kernel_name)
+        if resume is None:
+            resume = os.environ.get(RESUME_VARIABLE, "") not in {"", "0"}
+        plan, earlier = _plan(nb, output_path, kernel_name) if resume else (ResumePlan(), None)
+        for note in plan.notes:
+            sys.stderr.write(f"gipfel: {note}\n")
+        if plan.kept:
+            sys.stderr.write(f"gipfel: {len(plan.kept)} finished cells are kept and not run again\n")
+        manager = Manager(
+            nb,
+            write=writer(output_path) if output_path else None,
+            local=local_path(output_path),
+            plan=plan,
+            earlier=earlier,
+            on_progress=on_progress,
+            output_path=output_path,
+            progress_bar=progress_bar,
+            log_output=log_output,
+            autosave_cell_every=autosave_cell_every,
+        )
+        nb.metadata["gipfel"] = {
+            "engine": _version(),
+            "kernel": kernel_name,
+            "run": _run_name(),
+            "kept": len(plan.kept),
+        }
+        manager.notebook_start()
+        try:
+            if not plan.complete:
+                cls.execute_managed_notebook(manager, kernel_name, log_output=log_output, **options)
+        except Interrupted as interrupted:
+            raise SystemExit(128 + interrupted.number) from None
+        except Exception as error:
+            manager.broke(error)
+            raise
+        finally:
+            manager.cleanup_pbar()
+            _finish(manager)
+        return manager.nb
+
+    @classmethod
+    def execute_managed_notebook(cls, nb_man: Manager, kernel_name: str, **options: Any) -> None:
+        """Execute the notebook that `nb_man` holds."""
+        others = remove_args(["input_path", "timeout", "startup_timeout"], **options)
+        limit = options.get("execution_timeout") or options.get("timeout")
+        chosen = merge_kwargs(
+            remove_args(["start_timeout", "execution_timeout"], **others),
+            timeout=limit,
+            startup_timeout=options.get("start_timeout", 60),
+            kernel_name=kernel_name,
+            log=logger,
+        )
+        with tempfile.TemporaryDirectory(prefix="gipfel-k-") as folder:
+            # By default they would be in the kernel's folder, where two runs at a time would meet.
+            private = Config({"KernelManager": {"transport": "ipc", "ip": f"{folder}/k"}})
+            Client(nb_man, config=private, **chosen).execute()
+
+
+def _check_parameters(notebook: Any, kernel: str) -> None:
+    values = dict(notebook.metadata.papermill.get("parameters") or {})
+    if not values:
+        return
+    if not has_parameters_cell(notebook):
+        raise RefusedError(
+            "The notebook takes no parameters.", "Tag the cell that sets them with 'parameters'."
+        )
+    known = known_parameters(notebook, kernel=kernel)
+    try:
+        check_names(known, values, what="The notebook")
+        check_types(known, values, what="The notebook")
+    except GipfelError as error:
+        raise RefusedError(error.problem, error.fix) from None
+
+
+def _plan(notebook: Any, output: str | None, kernel: str) -> tuple[ResumePlan, Any]:
+    """Read the output before papermill clears it, and say what of it stays."""
+    if output is None:
+        return ResumePlan(notes=("there is no output that is saved after each cell: every cell runs",)), None
+    try:
+        earlier = nbformat.reads(papermill_io.read(output), as_version=4)  # type: ignore[no-untyped-call]
+    except FileNotFoundError:
+        return ResumePlan(notes=("there is no output yet: every cell runs",)), None
+    except Exception as error:
+        why = one_line(f"{type(error).__name__}: {error}")[:160]
+        raise RefusedError(
+            f"The output {output} can't be resumed: {why}.", "Begin anew without resuming."
+        ) from error
+    try:
+        return plan_resume(notebook, earlier, kernel=kernel), earlier
+    except GipfelError as error:
+        raise RefusedError(error.problem, error.fix) from None
+
+
+def _finish(manager: Manager) -> None:
+    manager.notebook_complete()
+    about = manager.nb.metadata["gipfel"]
+    about["state"] = manager.state
+    if manager.problem:
+        about["problem"] = manager.problem
+    if folder := os.environ.get("GIPFEL_RUN"):
+        manager.checkpoint()
+        about.update(nbformat.from_dict(about_run(Path(folder))))  # type: ignore[no-untyped-call]
+    manager.close()
+
+
+def _version() -> str:
+    try:
+        return version("gipfel")
+    except PackageNotFoundError:
+        return "0"
+
+
+def _run_name() -> str:
+    folder = os.environ.get("GIPFEL_RUN", "")
+    return Path(folder).name if folder else ""

@@ -1,0 +1,161 @@
+"""A grid of parameters: its points, and the output of each; pure.
+
+The submitting side and each task of the array find the same point by its number.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from gipfel_cluster.model import Frozen, GipfelError
+
+from .annotations import wants_text
+from .parameters import Parameter, from_yaml, guess, to_yaml
+
+MOST_POINTS = 10_000
+
+_RANGE = re.compile(r"(-?\d{1,9})\.\.(-?\d{1,9})(?:\.\.(\d{1,9}))?")
+_ODD = re.compile(r"[^A-Za-z0-9.+_=-]+")
+_LONGEST_VALUE, _LONGEST_NAME = 40, 200
+
+
+class Axis(Frozen):
+    """A parameter and the values that it takes, each as a YAML text."""
+
+    name: str
+    values: tuple[str, ...] = Field(min_length=1)
+
+
+class Grid(Frozen):
+    """Every combination of its axes' values; the last axis changes fastest. Without axes it has one point."""
+
+    axes: tuple[Axis, ...] = ()
+
+    def __len__(self) -> int:
+        count = 1
+        for axis in self.axes:
+            count *= len(axis.values)
+        return count
+
+    def point(self, number: int) -> dict[str, str]:
+        """The values, as YAML texts, of a point by its number from 0."""
+        values = {}
+        for axis in reversed(self.axes):
+            number, place = divmod(number, len(axis.values))
+            values[axis.name] = axis.values[place]
+        return {axis.name: values[axis.name] for axis in self.axes}
+
+    def output(self, template: Path, number: int) -> Path:
+        """Where the point's executed notebook goes.
+
+        ``{name}`` in the template's name stands for the point's value; without any, ``-name=value`` is put
+        before the ending. Where that would not be one name for each point, the point's number is.
+        """
+        return template.with_name(self.names(template.name)[number])
+
+    def names(self, template: str) -> tuple[str, ...]:
+        """The names of all outputs, in the order of the points."""
+        if not self.axes:
+            return (template,)
+        axes = [[(axis.name, _short(text)) for text in axis.values] for axis in self.axes]
+        found = tuple(_filled(template, point) for point in product(*axes))
+        if len(set(found)) == len(found) and max(map(len, found)) <= _LONGEST_NAME:
+            return found
+        stem, ending = _plain(template, [axis.name for axis in self.axes]).rsplit(".", 1)
+        return tuple(f"{stem}-{number}.{ending}" for number in range(len(self)))
+
+    def log_name(self, template: str) -> str:
+        """The name of the tasks' logs, where ``%a`` is for the point's number."""
+        if not self.axes:
+            return f"{template}.log"
+        stem, ending = _plain(template, [axis.name for axis in self.axes]).rsplit(".", 1)
+        return f"{stem}-%a.{ending}.log"
+
+
+def read_axis(text: str, known: Sequence[Parameter] | None) -> Axis:
+    """Read ``lr=1e-3,1e-4``, ``seed=0..3``, ``seed=0..100..10`` or ``layers=[[64, 64], [128]]`` (YAML).
+
+    Raises
+    ------
+    GipfelError
+        It has no name or no values.
+    """
+    name, equals, given = text.partition("=")
+    name = name.strip()
+    if not equals or not name or not given.strip():
+        raise GipfelError(f"{text!r} is no axis of a grid.", "Write --grid lr=1e-3,1e-4 or --grid seed=0..3.")
+    types = {each.name: each.type for each in known or ()}
+    values = _values(name, given.strip(), as_text=wants_text(types.get(name, "")))
+    if len(set(values)) < len(values):
+        raise GipfelError(f"The grid gives {name} the same value twice.", "Leave it out once.")
+    return Axis(name=name, values=values)
+
+
+def grid_of(axes: Sequence[Axis], fixed: Mapping[str, Any]) -> Grid:
+    """The grid of some axes.
+
+    Raises
+    ------
+    GipfelError
+        An axis is there twice or is a fixed parameter too, or there are too many points.
+    """
+    names = [axis.name for axis in axes]
+    for name in names:
+        if names.count(name) > 1 or name in fixed:
+            raise GipfelError(f"{name} is given twice.", "Give it once, by -p or by --grid.")
+    grid = Grid(axes=tuple(axes))
+    if len(grid) > MOST_POINTS:
+        raise GipfelError(
+            f"The grid has {len(grid)} points, at most {MOST_POINTS} can run.", "Take fewer values."
+        )
+    return grid
+
+
+def _values(name: str, given: str, *, as_text: bool) -> tuple[str, ...]:
+    found: list[Any]
+    if given.startswith("["):
+        try:
+            found = list(from_yaml(given))
+        except Exception as error:
+            raise GipfelError(f"The values of {name} are no YAML list.", "Write them as [a, b].") from error
+    elif match := _RANGE.fullmatch(given):
+        first, last, step = int(match[1]), int(match[2]), int(match[3] or 1)
+        count = abs(last - first) // step + 1 if step else 0
+        if not 0 < count <= MOST_POINTS:
+            raise GipfelError(
+                f"The range {given} of {name} can't be used.", "Write first..last or first..last..step."
+            )
+        direction = step if last >= first else -step
+        found = [first + direction * each for each in range(count)]
+    else:
+        found = [part.strip() for part in given.split(",")]
+        found = found if as_text else [guess(part) for part in found]
+    if not found or "" in found:
+        raise GipfelError(
+            f"A value of {name} is empty.", "Leave the extra comma out, or write them as [a, '']."
+        )
+    return tuple(to_yaml(each) for each in found)
+
+
+def _filled(template: str, point: Sequence[tuple[str, str]]) -> str:
+    if any(f"{{{name}}}" in template for name, _ in point):
+        for name, value in point:
+            template = template.replace(f"{{{name}}}", value)
+        return template
+    stem, ending = template.rsplit(".", 1)
+    return f"{stem}-{'-'.join(f'{name}={value}' for name, value in point)}.{ending}"
+
+
+def _plain(template: str, names: Sequence[str]) -> str:
+    for name in names:
+        template = template.replace(f"{{{name}}}", "")
+    stem, ending = template.rsplit(".", 1)
+    return f"{stem.strip('-_. ') or 'out'}.{ending}"
+
+
+def _short(text: str) -> str:
+    return _ODD.sub("_", text.strip("'\"")).strip("_")[:_LONGEST_VALUE] or "_"

@@ -1,0 +1,283 @@
+"""What papermill notes of a run, cell by cell, and when it is saved."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from papermill.engines import NotebookExecutionManager
+from papermill.exceptions import PapermillExecutionError
+
+from gipfel_cluster.model import one_line
+
+from .document import Document
+from .progress import Progress, State, first_line, write_progress
+from .resume import ResumePlan
+from .saver import Saver
+
+_OFTEN_S = 0.2
+
+
+class Manager(NotebookExecutionManager):  # type: ignore[misc]
+    """Papermill's manager, which saves in the background and keeps cells of an earlier run.
+
+    When a cell ends, its outputs are handed to the saver, which writes them at once; the next cell's end
+    waits for that. A crash of this process or node can therefore lose what the cell has printed that runs,
+    and the one before it, but none that ended earlier.
+
+    Parameters
+    ----------
+    write
+        Writes the notebook's text; None where there is no output.
+    local
+        The output's path, beside which the progress is written; None for a remote one.
+    plan, earlier
+        Which cells are kept, and the notebook that they are kept from.
+    """
+
+    def __init__(
+        self,
+        notebook: Any,
+        *,
+        write: Callable[[str], None] | None,
+        local: Path | None,
+        plan: ResumePlan,
+        earlier: Any,
+        on_progress: Callable[[Progress], None] | None,
+        **options: Any,
+    ) -> None:
+        super().__init__(notebook, **options)
+        self.plan = plan
+        self.state: State = "running"
+        self.problem = ""
+        self.failed: int | None = None
+        self._earlier = earlier
+        self._local = local
+        self._on_progress = on_progress
+        self._document: Document | None = None
+        self._write = write
+        self._saver: Saver | None = None
+        self._finished_version = 0
+        self._current: int | None = None
+        self._current_started = ""
+        self._begun = time.monotonic()
+        self._told = 0.0
+        self._numbers = {i: n + 1 for n, i in enumerate(self._code_cells())}
+        self._done: set[int] = set()
+        self._broken_off = False
+        self._last: Progress | None = None
+
+    def notebook_start(self, **options: Any) -> None:
+        """Clear what an earlier run left, but for the kept cells, and save."""
+        super().notebook_start(**options)
+        for new, old in self.plan.kept.items():
+            cell, before = self.nb.cells[new], self._earlier.cells[old]
+            cell.outputs, cell.execution_count = before.outputs, before.execution_count
+            cell.metadata.papermill = before.metadata.papermill
+            self._done.add(new)
+        # Once by nbformat itself, which completes what is missing and complains of what is wrong.
+        nbformat.writes(self.nb)  # type: ignore[no-untyped-call]
+        self._document = Document(self.nb)
+        if self._write is not None:
+            self._saver = Saver(_tell)
+        self._put(urgent=True)
+
+    def cell_start(self, cell: Any, cell_index: int | None = None, **options: Any) -> None:
+        """Note that a cell runs."""
+        self._current, self._current_started = cell_index, _now()
+        super().cell_start(cell, cell_index, **options)
+        self._changed(cell_index)
+        self._put(urgent=False)
+
+    def cell_complete(self, cell: Any, cell_index: int | None = None, **options: Any) -> None:
+        """Note that a cell has ended, and see that the one before it is saved."""
+        super().cell_complete(cell, cell_index, **options)
+        if cell_index is not None and cell.metadata.papermill["status"] == self.COMPLETED:
+            self._done.add(cell_index)
+            self._current = None
+        self._changed(cell_index)
+        version = self._put(urgent=True)
+        if self._saver is not None:
+            self._saver.wait(self._finished_version)
+        self._finished_version = version
+
+    def cell_broke(self, cell: Any, cell_index: int, state: State, output: Mapping[str, Any] | None) -> None:
+        """Note that a cell could not end: its kernel died, its time was up or the run was interrupted."""
+        self.state, self.failed = state, cell_index
+        super().cell_exception(cell, cell_index)
+        if output is not None:
+            cell.outputs.append(nbformat.from_dict(dict(output)))  # type: ignore[no-untyped-call]
+        self._changed(cell_index)
+
+    def cell_exception(self, cell: Any, cell_index: int | None = None, **options: Any) -> None:
+        """Note that a cell has failed."""
+        self.state, self.failed = "failed", cell_index
+        error = options.get("exception")
+        if getattr(error, "ename", "") == "SystemExit" and getattr(error, "evalue", "") in {"", "0"}:
+            # The notebook's own end, which papermill takes for success.
+            self.state, self.failed = "completed", None
+            super().cell_exception(cell, cell_index, **options)
+            self._changed(cell_index)
+            return
+        what = f"{getattr(error, 'ename', 'error')}: {getattr(error, 'evalue', '')}"
+        self.problem = one_line(f"cell {self.number_of(cell_index)} failed: {what}")[:240]
+        super().cell_exception(cell, cell_index, **options)
+        self._changed(cell_index)
+
+    def cell_touched(self, index: int) -> None:
+        """Say that the outputs of a cell that may have ended have changed."""
+        self._changed(index)
+
+    def notebook_complete(self, **options: Any) -> None:
+        """Note that the run has ended."""
+        if self.state == "running":
+            self.state = "completed" if self._reached_the_end() else "interrupted"
+        super().notebook_complete(**options)
+        if self.state != "completed":
+            self._unfinish()
+        elif (allowed := _allowed_error(self.nb)) is not None:
+            # Papermill runs on after an error that a tag allows, and calls the notebook failed at its end.
+            index, output = allowed
+            self.state, self.failed = "failed", index
+            what = one_line(f"{output.ename}: {output.evalue}")[:200]
+            self.problem = f"cell {self.number_of(index)} was allowed to fail: {what}"
+
+    def save(self, **_options: Any) -> None:
+        """Do nothing: the callbacks above put what changed into the saver's hands."""
+        self.last_save_time = self.now()
+
+    def autosave_cell(self, **_options: Any) -> None:
+        """Save what the running cell has printed, every so many seconds."""
+        if self.autosave_cell_every == 0 or self._current is None:
+            return
+        if (self.now() - self.last_save_time).total_seconds() >= self.autosave_cell_every:
+            self.save()
+            self._changed(self._current)
+            self._put(urgent=True)
+
+    def checkpoint(self) -> None:
+        """Have everything written before going on."""
+        if self._document is not None:
+            self._document.change_all()
+        version = self._put(urgent=True)
+        if self._saver is not None:
+            self._saver.wait(version)
+
+    def broke(self, error: Exception) -> None:
+        """Note that the run has ended by an error that is no cell's own."""
+        if self.state == "running":
+            self.state = "failed"
+            self.problem = one_line(f"{type(error).__name__}: {error}")[:240]
+        self._broken_off = True
+
+    def close(self) -> None:
+        """Write the end and stop saving.
+
+        Raises
+        ------
+        OSError
+            The notebook could not be written.
+        """
+        if self._document is not None:
+            self._last = self.progress()
+            if self._broken_off and self.failed is not None:
+                _mark(self.nb)
+            self._document = Document(self.nb)
+            self._put(urgent=True)
+        saver, self._saver = self._saver, None
+        if saver is not None:
+            saver.close()
+
+    def number_of(self, index: int | None) -> int | None:
+        """The number of a cell among the code cells, from 1."""
+        return None if index is None else self._numbers.get(index)
+
+    def progress(self) -> Progress:
+        """How far the run is."""
+        if self._last is not None:
+            return self._last
+        index = self._current if self.failed is None else self.failed
+        number = self.number_of(index)
+        started = self.start_time.isoformat(timespec="milliseconds") if self.start_time else ""
+        return Progress(
+            state=self.state,
+            cells=len(self._numbers),
+            done=len(self._done & set(self._numbers)),
+            kept=len(self.plan.kept),
+            current=number,
+            line=first_line(self.nb.cells[index].source) if number and index is not None else "",
+            current_started=self._current_started if number else "",
+            started=started,
+            updated=_now(),
+            elapsed=round(time.monotonic() - self._begun, 3),
+            problem=self.problem,
+        )
+
+    def _reached_the_end(self) -> bool:
+        return all(cell.metadata.papermill["status"] == self.COMPLETED for cell in self.nb.cells)
+
+    def _unfinish(self) -> None:
+        """Take back that cells are finished which never began: papermill says so of a run that broke off."""
+        for cell in self.nb.cells:
+            about = cell.metadata.papermill
+            if about["status"] == self.COMPLETED and about["start_time"] is None:
+                about["status"] = self.PENDING
+
+    def _code_cells(self) -> list[int]:
+        return [index for index, cell in enumerate(self.nb.cells) if cell.get("cell_type") == "code"]
+
+    def _changed(self, index: int | None) -> None:
+        if self._document is not None and index is not None:
+            self._document.change(index)
+
+    def _put(self, *, urgent: bool) -> int:
+        if self._document is None:
+            return 0
+        self._tell_progress(anyway=urgent)
+        if self._saver is None:
+            return 0
+        text, progress, write, local = self._document.snapshot(), self.progress(), self._write, self._local
+
+        def state() -> None:
+            if write is not None:
+                write(text())
+            if local is not None:
+                # After the notebook: what it says is done can be read there.
+                write_progress(local, progress)
+
+        return self._saver.put(state, urgent=urgent)
+
+    def _tell_progress(self, *, anyway: bool) -> None:
+        if self._on_progress is not None and (anyway or time.monotonic() - self._told > _OFTEN_S):
+            self._told = time.monotonic()
+            self._on_progress(self.progress())
+
+
+def _allowed_error(notebook: Any) -> tuple[int, Any] | None:
+    """The first cell with an error that is no orderly end, and that error."""
+    for index, cell in enumerate(notebook.cells):
+        for output in cell.get("outputs", ()):
+            orderly = output.get("ename") == "SystemExit" and output.get("evalue") in {"", "0"}
+            if output.output_type == "error" and not orderly:
+                return index, output
+    return None
+
+
+def _mark(notebook: Any) -> None:
+    """Put papermill's mark before the cell where the run broke off, as it does before one that failed."""
+    from papermill.execute import raise_for_execution_errors  # noqa: PLC0415 - it imports the engines
+
+    with contextlib.suppress(PapermillExecutionError):
+        raise_for_execution_errors(notebook, None)
+
+
+def _tell(problem: str) -> None:
+    sys.stderr.write(f"gipfel: {problem}\n")
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

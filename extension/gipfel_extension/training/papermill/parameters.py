@@ -1,0 +1,198 @@
+"""The parameters of a notebook: which it takes, of which type, and what a user typed for them."""
+
+import difflib
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from gipfel_cluster.model import Frozen, GipfelError, one_line
+
+from .annotations import is_of_type, wants_text
+
+_TAG = "parameters"
+# Papermill's own, for its --inject-paths.
+_OWN = frozenset({"PAPERMILL_INPUT_PATH", "PAPERMILL_OUTPUT_PATH"})
+
+
+class Parameter(Frozen):
+    """A parameter as its notebook's cell writes it: ``type`` is the annotation, empty without one."""
+
+    name: str
+    type: str = ""
+    default: str = ""
+    help: str = ""
+
+
+def known_parameters(
+    notebook: Any, *, kernel: str | None = None, language: str | None = None
+) -> tuple[Parameter, ...] | None:
+    """The parameters of a notebook's cell tagged ``parameters``; None where nobody can read its language.
+
+    Source: papermill's inspection of that cell.
+    """
+    from papermill.translators import papermill_translators  # noqa: PLC0415 - a second
+    from papermill.utils import nb_kernel_name, nb_language  # noqa: PLC0415
+
+    cell = next((cell for cell in notebook.cells if _is_tagged(cell)), None)
+    if cell is None:
+        return ()
+    quiet = logging.getLogger("papermill")
+    level = quiet.level
+    # It warns of lines that it can't read, which Python runs all the same.
+    quiet.setLevel(logging.ERROR)
+    try:
+        names = (nb_kernel_name(notebook, kernel), nb_language(notebook, language))
+        found = papermill_translators.find_translator(*names).inspect(cell)
+    except Exception:  # noqa: BLE001 - a kernel or a language that papermill does not know
+        return None
+    finally:
+        quiet.setLevel(level)
+    if not found and notebook.metadata.get("kernelspec", {}).get("language", "python") != "python":
+        return None
+    return tuple(
+        Parameter(
+            name=each.name,
+            type="" if each.inferred_type_name == "None" else each.inferred_type_name,
+            default=each.default,
+            help=each.help,
+        )
+        for each in found
+    )
+
+
+def has_parameters_cell(notebook: Any) -> bool:
+    """Whether a cell is tagged ``parameters``."""
+    return any(_is_tagged(cell) for cell in notebook.cells)
+
+
+def _is_tagged(cell: Any) -> bool:
+    return _TAG in cell.metadata.get("tags", ())
+
+
+def check_names(known: Sequence[Parameter] | None, names: Iterable[str], *, what: str) -> None:
+    """See that a notebook has parameters of these names.
+
+    Raises
+    ------
+    GipfelError
+        It has none of such a name; the nearest known one is named.
+    """
+    if known is None:
+        return
+    names_known = [each.name for each in known]
+    for name in names:
+        if name in names_known or name in _OWN:
+            continue
+        near = difflib.get_close_matches(name, names_known, 1, 0.5)
+        fix = f"Did you mean {near[0]!r}?" if near else f"It has {', '.join(names_known) or 'none'}."
+        raise GipfelError(f"{what} has no parameter {name!r}.", fix)
+
+
+def check_types(known: Sequence[Parameter] | None, values: Mapping[str, Any], *, what: str) -> None:
+    """See that the values of annotated parameters are of their types.
+
+    Raises
+    ------
+    GipfelError
+        One is not.
+    """
+    types = {each.name: each.type for each in known or () if each.type}
+    for name, value in values.items():
+        if name in types and not is_of_type(types[name], value):
+            fix = (
+                f"Give it with -r {name} …, which takes it as text."
+                if wants_text(types[name]) and isinstance(value, bool | int | float)
+                else f"Give a value of type {one_line(types[name])}."
+            )
+            short = one_line(repr(value))[:60]
+            raise GipfelError(f"{what} wants {name!r} as {types[name]}, {short} is no such value.", fix)
+
+
+class Given(Frozen):
+    """Parameters as they were typed, weakest first, as papermill takes them.
+
+    ``files`` and ``texts`` are YAML, ``typed`` what papermill guesses the type of, ``raw`` text as it is.
+    """
+
+    files: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+    typed: tuple[tuple[str, str], ...] = ()
+    raw: tuple[tuple[str, str], ...] = ()
+
+
+def values_of(given: Given, known: Sequence[Parameter] | None) -> dict[str, Any]:
+    """Turn what was typed into values: files, then YAML, then ``-p``, then ``-r``, each over the ones before.
+
+    ``-p`` of a parameter that is annotated as text stays text, even where it looks like a number.
+
+    Raises
+    ------
+    GipfelError
+        A file can't be read, or a text is no YAML mapping.
+    """
+    types = {each.name: each.type for each in known or ()}
+    values: dict[str, Any] = {}
+    for path in given.files:
+        values |= _mapping(_content(path), f"The file {path}")
+    for text in given.texts:
+        values |= _mapping(text, "The text of -y")
+    for name, text in given.typed:
+        values[name] = text if wants_text(types.get(name, "")) else guess(text)
+    values |= dict(given.raw)
+    return values
+
+
+def guess(text: str) -> Any:
+    """The value that papermill's ``-p`` takes a text for: True, False, None, a number, else the text."""
+    words = {"True": True, "False": False, "None": None}
+    if text in words:
+        return words[text]
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            continue
+    return text
+
+
+def to_yaml(value: Any) -> str:
+    """A value as one YAML text, which keeps what JSON can't: numbers that are none, and infinity."""
+    import yaml  # noqa: PLC0415 - only where parameters are given
+
+    text = str(yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=2**30))
+    # A plain scalar comes with the mark of a document's end.
+    return text.removesuffix("\n...\n").removesuffix("\n")
+
+
+def from_yaml(text: str) -> Any:
+    """The value of `to_yaml`; dates stay text, as papermill reads them."""
+    import yaml  # noqa: PLC0415
+    from papermill.iorw import NoDatesSafeLoader  # noqa: PLC0415 - a second
+
+    return yaml.load(text, Loader=NoDatesSafeLoader)  # noqa: S506 - a SafeLoader
+
+
+def _content(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123 - as typed
+            return file.read()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "it is no text"
+        raise GipfelError(
+            f"The file of parameters {path} can't be read: {why}.", "Check the path."
+        ) from error
+
+
+def _mapping(text: str, what: str) -> dict[str, Any]:
+    import yaml  # noqa: PLC0415
+
+    try:
+        found = from_yaml(text)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        why = one_line(str(error))[:160]
+        raise GipfelError(f"{what} is no YAML: {why}.", "Write lines such as 'lr: 0.1'.") from error
+    if found is None:
+        return {}
+    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
+        raise GipfelError(f"{what} does not map names to values.", "Write lines such as 'lr: 0.1'.")
+    return found

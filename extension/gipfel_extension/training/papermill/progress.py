@@ -1,0 +1,66 @@
+"""How far a notebook's run is, as a small file beside its output that anybody may read at any time."""
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError
+
+from gipfel_cluster.model import Frozen, one_line
+
+State = Literal["running", "completed", "failed", "died", "interrupted"]
+
+_LONGEST_LINE = 80
+
+
+class Progress(Frozen):
+    """How far a run is; times are UTC in ISO 8601, durations seconds.
+
+    ``cells`` counts the notebook's code cells and ``done`` those that are finished, ``kept`` of them in an
+    earlier run. ``current`` is the number of the cell that runs or failed among the code cells, from 1, None
+    between cells; ``line`` is the first line of its code, and ``current_started`` when it began.
+    """
+
+    state: State = "running"
+    cells: int = Field(0, ge=0)
+    done: int = Field(0, ge=0)
+    kept: int = Field(0, ge=0)
+    current: int | None = None
+    line: str = ""
+    current_started: str = ""
+    started: str = ""
+    updated: str = ""
+    elapsed: float = Field(0.0, ge=0)
+    problem: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.done} of {self.cells} cells"
+
+
+def progress_file(output: Path) -> Path:
+    """Where the progress of an executed notebook is: beside it, hidden from file browsers."""
+    return output.with_name(f".{output.name}.progress")
+
+
+def write_progress(output: Path, progress: Progress) -> None:
+    """Write it so that a reader sees the last one or this one; unlike the output it may die with the node."""
+    path = progress_file(output)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(progress.model_dump_json() + "\n")
+    temporary.replace(path)
+
+
+def read_progress(output: Path) -> Progress | None:
+    """The progress of a notebook's run; None where there is none that can be read."""
+    try:
+        return Progress.model_validate_json(progress_file(output).read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def first_line(source: str) -> str:
+    """The first line of a cell that says something, at most 80 characters."""
+    lines = (one_line(line) for line in source.splitlines())
+    return next((line for line in lines if line), "")[:_LONGEST_LINE]

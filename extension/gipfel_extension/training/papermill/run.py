@@ -1,0 +1,154 @@
+"""One notebook, run here and now."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gipfel_cluster.model import GipfelError, one_line
+
+from ..notebook_file import braced
+from .outcome import Outcome
+from .progress import Progress
+
+__all__ = ["Outcome", "Progress", "run_notebook"]
+
+
+def run_notebook(
+    notebook: Path,
+    output: Path,
+    parameters: Mapping[str, Any] | None = None,
+    *,
+    resume: bool = False,
+    kernel: str = "",
+    directory: Path | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    log_output: bool = False,
+    start_timeout_s: int = 60,
+    cell_timeout_s: int | None = None,
+    autosave_s: int = 5,
+) -> Outcome:
+    """Run a notebook with papermill in this process, and write it, executed, to `output`.
+
+    Every finished cell is saved, and the progress is written beside the output (`progress.read_progress`).
+    In the main thread SIGTERM, SIGHUP and Ctrl-C interrupt the kernel, keep everything and end the run.
+
+    Parameters
+    ----------
+    parameters
+        Names and values for the cell tagged ``parameters``.
+    resume
+        Start at the first cell that `output` has not finished; see `resume` for the rules.
+    kernel
+        Name of a kernel; by default the notebook's own. It gets this process's environment.
+    directory
+        Where the kernel starts; by default here.
+    on_progress
+        Is told at each change, in the thread that called.
+    log_output
+        Whether what the cells print goes to the logger ``papermill`` too.
+    start_timeout_s, cell_timeout_s, autosave_s
+        Seconds for the kernel's start, for each cell (None: no limit), and between two saves while one cell
+        runs (0: never).
+
+    Raises
+    ------
+    GipfelError
+        Nothing was run: the notebook, a parameter, the kernel or `output` can't be used, or `output` can't
+        be resumed.
+    """
+    import papermill  # noqa: PLC0415 - a second
+    from papermill.engines import papermill_engines  # noqa: PLC0415
+    from papermill.exceptions import PapermillException  # noqa: PLC0415
+
+    from .engine import NAME, GipfelEngine  # noqa: PLC0415
+
+    papermill_engines.register(NAME, GipfelEngine)
+    name = kernel or kernel_of(notebook)
+    see_kernel(name)
+    last: list[Progress] = []
+
+    def told(progress: Progress) -> None:
+        last[:] = [progress]
+        if on_progress is not None:
+            on_progress(progress)
+
+    signal = 0
+    try:
+        papermill.execute_notebook(
+            braced(notebook),
+            braced(output),
+            dict(parameters or {}),
+            engine_name=NAME,
+            kernel_name=kernel or None,
+            cwd=str(directory) if directory else None,
+            progress_bar=False,
+            log_output=log_output,
+            start_timeout=start_timeout_s,
+            execution_timeout=cell_timeout_s,
+            autosave_cell_every=autosave_s,
+            resume=resume,
+            on_progress=told,
+        )
+    except SystemExit as ended:
+        if not last:
+            raise
+        signal = int(ended.code or 0) - 128
+    except GipfelError:
+        raise
+    except PapermillException as error:
+        if not last:
+            raise GipfelError(f"The notebook can't be run: {one_line(str(error))[:300]}.") from error
+    except Exception as error:
+        if not last or last[0].state == "running":
+            why = one_line(f"{type(error).__name__}: {error}")[:300]
+            raise GipfelError(f"The notebook can't be run: {why}.") from error
+    progress = last[0]
+    return Outcome(
+        state=progress.state,
+        output=output,
+        progress=progress,
+        problem=progress.problem,
+        cell=progress.current if progress.state != "completed" else None,
+        signal=max(0, signal),
+    )
+
+
+def kernel_of(notebook: Path) -> str:
+    """The name of the kernel that a notebook asks for.
+
+    Raises
+    ------
+    GipfelError
+        It can't be read or names none.
+    """
+    try:
+        content = json.loads(notebook.read_bytes())
+        name = content["metadata"]["kernelspec"]["name"]
+    except OSError as error:
+        raise GipfelError(
+            f"The notebook {notebook} can't be read: {error.strerror}.", "Check the path."
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise GipfelError(
+            f"The notebook {notebook} names no kernel.", "Pick one in JupyterLab and save it."
+        ) from error
+    return str(name)
+
+
+def see_kernel(name: str) -> None:
+    """See that there is a kernel of this name, before the output is touched.
+
+    Raises
+    ------
+    GipfelError
+        There is none; those that are there are named.
+    """
+    from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel  # noqa: PLC0415
+
+    known = KernelSpecManager()
+    try:
+        known.get_kernel_spec(name)
+    except NoSuchKernel:
+        have = ", ".join(sorted(known.find_kernel_specs()))
+        raise GipfelError(f"There is no kernel {name!r} here.", f"Give --kernel one of: {have}.") from None

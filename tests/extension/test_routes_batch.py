@@ -1,0 +1,73 @@
+"""A notebook as a batch job, through the server's routes."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from notebook_files import printed, write_notebook
+
+
+def test_a_notebook_is_submitted_listed_and_cancelled(start_server: Any) -> None:
+    server = start_server(GIPFEL_SCHEDULER="local", GIPFEL_CLUSTER="tests")
+    write_notebook(server.root / "in.ipynb")
+    assert server.call("gipfel/batch/jobs") == (200, {"jobs": []})
+    status, form = server.call("gipfel/batch/form?path=in.ipynb")
+    assert status == 200
+    assert (form["scheduler"], form["output"]) == ("local", "in-run.ipynb")
+    assert form["parameters"][0] == {
+        "name": "seconds", "type": "float", "default": "0.1", "help": "how long",
+    }  # fmt: skip
+
+    asked: dict[str, Any] = {"path": "in.ipynb", "output": "out.ipynb"}
+    wrong = (
+        ({**asked, "parameters": {"secnds": "1"}}, "Did you mean 'seconds'?"),
+        ({**asked, "path": "../in.ipynb"}, "not below the server's folder"),
+        ({**asked, "output": "a\0b.ipynb"}, "not below the server's folder"),
+        ({**asked, "time": "soon"}, "time can't be used"),
+        ({**asked, "user": "root"}, "not valid: user"),
+        ([], "not valid"),
+    )
+    for body, said in wrong:
+        status, answer = server.call("gipfel/batch/jobs", "POST", body)
+        assert (status, said in answer["message"]) == (400, True), answer
+    assert server.call("gipfel/batch/jobs") == (200, {"jobs": []})
+    for path, method in (
+        ("form?path=in.ipynb", "GET"),
+        ("jobs", "GET"),
+        ("jobs", "POST"),
+        ("jobs/1", "DELETE"),
+    ):
+        body = asked if method == "POST" else None
+        status, _ = server.call(f"gipfel/batch/{path}", method, body, Authorization="")
+        assert status == 403
+
+    parameters = {"text": "12", "fail": "False"}
+    status, job = server.call("gipfel/batch/jobs", "POST", {**asked, "parameters": parameters})
+    assert status == 201, job
+
+    def listed(job_id: str) -> dict[str, Any]:
+        _, answer = server.call("gipfel/batch/jobs")
+        return next(each for each in answer["jobs"] if each["job_id"] == job_id)
+
+    server.wait(lambda: listed(job["job_id"])["tasks"][0]["ended"], 90)
+    (task,) = listed(job["job_id"])["tasks"]
+    assert (task["state"], task["done"], task["cells"], task["output"]) == ("COMPLETED", 4, 4, "out.ipynb")
+    assert printed(server.root / "out.ipynb")[0] == "12"
+
+    slow = {**asked, "output": "slow.ipynb", "grid": {"seconds": "300,301"}}
+    status, array = server.call("gipfel/batch/jobs", "POST", slow)
+    assert (status, array["tasks"]) == (201, 2)
+    server.wait(lambda: listed(array["job_id"])["tasks"][0]["state"] == "RUNNING", 60)
+    assert listed(array["job_id"])["tasks"][1]["state"] == "PENDING"
+    assert server.call("gipfel/batch/jobs/99-aaaaaa", "DELETE")[0] == 400
+    assert server.call(f"gipfel/batch/jobs/{array['job_id']}", "DELETE")[0] == 200
+    server.wait(lambda: all(each["ended"] for each in listed(array["job_id"])["tasks"]), 60)
+    assert {each["state"] for each in listed(array["job_id"])["tasks"]} == {"CANCELLED"}
+    # A note that nobody can read hides no other.
+    (server.home / ".gipfel" / "server" / "submitted" / "local-x.json").write_text("{")
+    _, answer = server.call("gipfel/batch/jobs")
+    assert len(answer["jobs"]) == 2
+    assert json.dumps(answer)

@@ -1,0 +1,128 @@
+"""A notebook as a batch job in a real browser: from its toolbar, by the local scheduler, to its output."""
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "extension"))
+
+from lab_page import LabPage
+from notebook_files import write_notebook
+from playwright.sync_api import Browser, expect
+
+pytestmark = pytest.mark.browser
+
+_LIMIT_MS = 120_000
+_BODY = """\
+import pathlib, time
+print("began", flush=True)
+while not pathlib.Path("go").exists():
+    time.sleep(0.1)
+print("heard", text)"""
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[str]:
+    """The address of a lab in a folder of its own, with the token in it."""
+    root, home, runtime = tmp_path / "root", tmp_path / "home", tmp_path / "runtime"
+    for folder in (root, home, runtime):
+        folder.mkdir()
+    token = secrets.token_hex(8)
+    foreign = ("GIPFEL_", "JUPYTER", "SLURM")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    environment = {
+        **kept, "HOME": str(home), "JUPYTER_RUNTIME_DIR": str(runtime), "JUPYTER_TOKEN": token,
+        "GIPFEL_SCHEDULER": "local",
+    }  # fmt: skip
+    argv = [sys.executable, "-m", "jupyterlab", "--no-browser", "--port=0", "--allow-root"]
+    argv += [f"--ServerApp.root_dir={root}"]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(argv, env=environment, stdout=log, stderr=log)
+    try:
+        found = runtime / f"jpserver-{process.pid}.json"
+        deadline = time.monotonic() + 90
+        while not _answers(found):
+            assert process.poll() is None, (tmp_path / "log").read_text()[-2000:]
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        address = json.loads(found.read_text())["url"].replace("localhost", "127.0.0.1")
+        yield f"{address}lab/tree/in.ipynb?token={token}"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _answers(found: Path) -> bool:
+    try:
+        url = json.loads(found.read_text())["url"].replace("localhost", "127.0.0.1")
+        urllib.request.urlopen(f"{url}api", timeout=2).close()
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def test_a_notebook_is_submitted_from_its_toolbar_and_watched_to_its_end(
+    lab: str, browser: Browser, tmp_path: Path
+) -> None:
+    root = tmp_path / "root"
+    write_notebook(root / "in.ipynb", body=_BODY)
+    context = browser.new_context(viewport={"width": 1500, "height": 900})
+    page = context.new_page()
+    here = LabPage(page)
+    page.goto(lab)
+    expect(page.locator(".jp-NotebookPanel").first).to_be_visible(timeout=_LIMIT_MS)
+    here.decline_news()
+    here.open_panel()
+    jobs = here.panel.locator("[data-section='batch']")
+    expect(jobs).to_contain_text("None yet", timeout=_LIMIT_MS)
+
+    def ask() -> None:
+        button = page.locator(".jp-NotebookPanel-toolbar [data-command='gipfel:run-as-batch-job']")
+        button.first.click(timeout=_LIMIT_MS)
+        expect(page.locator(".jp-Gipfel-batch-dialog")).to_be_visible(timeout=_LIMIT_MS)
+
+    # What the notebook's cell says stands in the fields; a mistake is one line, and no job.
+    ask()
+    field = page.locator("input[name='parameter-seconds']")
+    expect(field).to_have_attribute("placeholder", "0.1")
+    field.fill("soon")
+    page.get_by_role("button", name="Submit").click()
+    expect(page.locator(".jp-Dialog")).to_contain_text("wants 'seconds' as float", timeout=_LIMIT_MS)
+    page.locator(".jp-Dialog").get_by_role("button").last.click()
+    expect(jobs).to_contain_text("None yet")
+
+    ask()
+    page.locator("input[name='parameter-text']").fill("the mountain")
+    page.get_by_role("button", name="Submit").click()
+    task = jobs.locator("li").first
+    expect(task).to_have_attribute("data-state", "RUNNING", timeout=_LIMIT_MS)
+    expect(task).to_contain_text("2 of 4 cells", timeout=_LIMIT_MS)
+    # The output opens while it runs.
+    task.get_by_role("button", name="Open").click()
+    expect(page.locator(".jp-NotebookPanel").last).to_contain_text("the mountain", timeout=_LIMIT_MS)
+    (root / "go").touch()
+    expect(task).to_have_attribute("data-state", "COMPLETED", timeout=_LIMIT_MS)
+    expect(task).to_contain_text("4 of 4 cells")
+    assert "heard the mountain" in (root / "in-run.ipynb").read_text()
+    # A reload loses nothing of the list.
+    page.reload()
+    expect(page.locator("#jupyterlab-splash")).to_have_count(0, timeout=_LIMIT_MS)
+    expect(page.locator(".jp-NotebookPanel").first).to_be_visible(timeout=_LIMIT_MS)
+    if not here.panel.is_visible():
+        here.open_panel()
+    expect(jobs.locator("li").first).to_have_attribute("data-state", "COMPLETED", timeout=_LIMIT_MS)
+    assert here.errors == []
+    context.close()
