@@ -23,6 +23,12 @@ SUITES = {"3.9": "bullseye", "3.11": SUITE, "3.13": "trixie"}
 TORCH = "2.13.0"
 #: Older than what the runtime brings, so that a test sees whose it is.
 TORCH_NUMPY = "1.26.4"
+ACCELERATE = "1.15.0"
+#: What it imports beside torch and its own packages.
+_ACCELERATE_NEEDS = (
+    "huggingface_hub", "safetensors", "psutil", "pyyaml", "packaging", "tqdm", "httpx", "httpcore", "h11",
+    "anyio", "idna", "certifi", "sniffio",
+)  # fmt: skip
 MARKER = "/opt/marker.txt"
 MARKER_TEXT = "made for Gipfel's tests\n"
 BUILD_LIMIT_S = 900
@@ -105,6 +111,23 @@ def torch_image(folder: Path | None = None) -> Path:
     """
     folder = images_folder() if folder is None else folder
     return _one(folder, f"torch-{TORCH}.sqsh", lambda target: _squash_torch(folder / ".torch", target))
+
+
+def accelerate_folder(folder: Path | None = None) -> Path:
+    """Folder with Hugging Face's Accelerate for the Python of `torch_image`, to be mounted beside it.
+
+    Raises
+    ------
+    GipfelError
+        As of `torch_image`.
+    """
+    folder = images_folder() if folder is None else folder
+    return _one(folder, f"accelerate-{ACCELERATE}", _install_accelerate)
+
+
+def _install_accelerate(target: Path) -> None:
+    how = ["--quiet", "--only-binary=:all:", "--python-version", "3.11", "--no-deps", "--target", str(target)]
+    _call([sys.executable, "-m", "pip", "install", *how, f"accelerate=={ACCELERATE}", *_ACCELERATE_NEEDS])
 
 
 def _one(folder: Path, name: str, make: Callable[[Path], None]) -> Path:

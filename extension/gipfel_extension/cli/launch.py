@@ -1,0 +1,208 @@
+"""``gipfel launch``: distributed training on free GPUs of this job, or in a job of its own."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .terminal import examples, tell
+
+
+class _LaunchGroup(click.Group):
+    """A group whose words are a launch where they begin with none of its commands."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take ``launch --nodes 2 -- train.py`` for ``launch start --nodes 2 -- train.py``."""
+        if not args or args[0] not in self.commands:
+            args = ["start", *args] if args else ["start", "--help"]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_LaunchGroup)
+def launch() -> None:
+    """Train on many GPUs: a script, module or notebook, one rank a GPU, in the container of an EDF."""
+
+
+@launch.command(
+    context_settings={"allow_interspersed_args": False},
+    epilog=examples(
+        "gipfel launch --nodes 2 --gpus-per-node 4 --edf pytorch --wait -- train.py --lr 0.1",
+        "gipfel launch --nodes 1:4 --restarts 3 --time 12:00:00 --where job -- train.py",
+        "gipfel launch -m mypackage.train -- --epochs 3      a module",
+        "gipfel launch -p lr 0.1 -- train.ipynb              a notebook; every rank runs its cells",
+        "gipfel launch list | show 3 | logs 3 -f | stop 3 | again 3 | flight 3",
+    ),
+)
+@click.argument("words", metavar="-- SCRIPT ARGS...", nargs=-1, type=click.UNPROCESSED)
+@click.option("-m", "--module", default="", metavar="M", help="Run a module; all words are its arguments.")
+@click.option(
+    "-p", "parameters", type=(str, str), multiple=True, metavar="K V", help="A notebook's parameter."
+)
+@click.option(
+    "--launcher",
+    type=click.Choice(["torchrun", "srun", "accelerate"]),
+    default="torchrun",
+    show_default=True,
+    help="What starts the ranks.",
+)
+@click.option("--nodes", default="1", show_default=True, metavar="N|MIN:MAX", help="MIN:MAX is elastic.")
+@click.option(
+    "--gpus-per-node",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 1024),
+    metavar="G",
+    help="Ranks a node; without GPUs they run on CPUs.",
+)
+@click.option("--edf", default="", metavar="FILE|NAME", help="In a job by default that of the job.")
+@click.option(
+    "--where",
+    type=click.Choice(["auto", "here", "job"]),
+    default="auto",
+    help="Free GPUs of this job (here), or a job of its own; by default here, where there is a job.",
+)
+@click.option("--restarts", default=0, show_default=True, type=click.IntRange(0, 1000), metavar="N")
+@click.option("--env", "environment", multiple=True, metavar="NAME=VALUE", help="A variable of the ranks.")
+@click.option("--time", default="", metavar="T", help="Time limit of the job as Slurm writes it.")
+@click.option("--partition", default="", metavar="P")
+@click.option("--account", default="", metavar="A")
+@click.option("--qos", default="", metavar="Q")
+@click.option("--reservation", default="", metavar="R")
+@click.option("--exclude", default="", metavar="NODES")
+@click.option("--vet", "vetting", default="", metavar="PROTOCOL", help="Only nodes that pass it are used.")
+@click.option("--checkpoint", default="", metavar="DIR", help="$GIPFEL_CHECKPOINT of the ranks.")
+@click.option("--checkpoint-gib", default=0.0, type=click.FloatRange(0), metavar="G", help="Room it needs.")
+@click.option(
+    "--on-preempt",
+    type=click.Choice(["requeue", "end"]),
+    default="requeue",
+    show_default=True,
+    help="After a warning (SIGUSR1 to the ranks): go on in the queue, or end.",
+)
+@click.option("--grace", "grace_s", default=60.0, show_default=True, type=click.FloatRange(1), metavar="S")
+@click.option(
+    "--gather",
+    "gather_s",
+    default=30.0,
+    show_default=True,
+    type=click.FloatRange(0),
+    metavar="S",
+    help="Elastic: how long to wait for more nodes.",
+)
+@click.option("--profile", is_flag=True, help="Write a trace of torch's profiler for every rank.")
+@click.option("--name", default="", metavar="NAME")
+@click.option("--scheduler", default="", metavar="S", help="slurm or local; by default what is there.")
+@click.option("--engine", default="", metavar="E")
+@click.option("--runtime", default="", metavar="DIR|FILE.sqsh")
+@click.option("--cluster", default="", metavar="C")
+@click.option("--no-preflight", is_flag=True, help="Start without looking first.")
+@click.option("--dry-run", is_flag=True, help="Show the exact command and the pre-flight; start nothing.")
+@click.option("--wait", is_flag=True, help="Follow the ranks' logs and return the exit status.")
+def start(**options: Any) -> int:
+    """Start SCRIPT on every rank, with ARGS unchanged, and print the launch's number.
+
+    It goes on when this terminal, the kernel or the notebook server ends. Rank and address are in RANK,
+    LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Ctrl-C with --wait leaves it running;
+    `gipfel launch stop` ends it. Its folder holds the spec, the logs of all ranks and what became of it.
+    """
+    from ..training.launch import Launched  # noqa: PLC0415 - pydantic, which --help can do without
+    from ..training.launch import launch as start_launch  # noqa: PLC0415
+    from .launch_spec import spec_of  # noqa: PLC0415
+
+    wait, dry_run = options.pop("wait"), options.pop("dry_run")
+    made = start_launch(spec_of(options), os.environ, directory=_here(), dry_run=dry_run, tell=_tell_outcome)
+    if isinstance(made, Launched):
+        click.echo(made.command, nl=False)
+        return 1 if any(each.verdict == "fail" for each in made.preflight) else 0
+    click.echo(made.folder.name)
+    tell(f"launch {made.folder.name} is started; its folder is {made.folder}")
+    if not wait:
+        return 0
+    from .launch_view import follow  # noqa: PLC0415
+
+    return follow(made)
+
+
+@launch.command("list", epilog=examples("gipfel launch list --all --json"))
+@click.option("--all", "everywhere", is_flag=True, help="Those of all runs.")
+@click.option("--json", "as_json", is_flag=True)
+def list_(*, everywhere: bool, as_json: bool) -> int:
+    """List the launches of this job; outside of jobs, yours."""
+    from .launch_view import show_list  # noqa: PLC0415
+
+    return show_list(everywhere=everywhere, as_json=as_json)
+
+
+@launch.command()
+@click.argument("which", default="")
+@click.option("--json", "as_json", is_flag=True)
+def show(*, which: str, as_json: bool) -> int:
+    """Show one launch: what it is, where it runs, and which rank failed first."""
+    from .launch_view import show_one  # noqa: PLC0415
+
+    return show_one(which, as_json=as_json)
+
+
+@launch.command()
+@click.argument("which", default="")
+@click.option("--rank", "ranks", multiple=True, type=click.IntRange(0), metavar="R", help="Of these only.")
+@click.option("-f", "--follow", "following", is_flag=True, help="Go on until it ends.")
+def logs(*, which: str, ranks: tuple[int, ...], following: bool) -> int:
+    """Print what the ranks said, merged by time, each line after its rank."""
+    from .launch_view import show_logs  # noqa: PLC0415
+
+    return show_logs(which, ranks=ranks, following=following)
+
+
+@launch.command()
+@click.argument("which", default="")
+def stop(*, which: str) -> int:
+    """Stop a launch: its ranks, and nothing else."""
+    from .launch_view import stop_one  # noqa: PLC0415
+
+    return stop_one(which)
+
+
+@launch.command()
+@click.argument("which", default="")
+def again(*, which: str) -> int:
+    """Launch the same once more, in a folder of its own."""
+    from ..training.launch import Launch  # noqa: PLC0415
+    from ..training.launch import launch as start_launch  # noqa: PLC0415
+    from ..training.launches.folder import find_folder  # noqa: PLC0415
+
+    spec = Launch.open(find_folder(which, os.environ)).resumed_spec
+    made = start_launch(spec, os.environ, directory=_here(), tell=_tell_outcome)
+    folder = getattr(made, "folder", Path())
+    click.echo(Path(folder).name)
+    return 0
+
+
+@launch.command()
+@click.argument("which", default="")
+@click.option("--now", is_flag=True, help="Have the ranks that run write their dumps first.")
+@click.option("--json", "as_json", is_flag=True)
+def flight(*, which: str, now: bool, as_json: bool) -> int:
+    """Say from the flight recorder's dumps which rank is missing at which collective; 1 on a finding.
+
+    WHICH is a launch, or a folder with dumps of PyTorch's flight recorder.
+    """
+    from .launch_view import show_flight  # noqa: PLC0415
+
+    return show_flight(which, now=now, as_json=as_json)
+
+
+def _here() -> Path:
+    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
+
+    try:
+        return Path.cwd()
+    except OSError as error:
+        raise GipfelError("The folder that you are in is gone.", "Go to another one.") from error
+
+
+def _tell_outcome(outcome: Any) -> None:
+    mark = {"pass": "ok", "warn": "note", "fail": "FAILED", "unknown": "?"}[outcome.verdict]
+    fix = f" {outcome.fix}" if outcome.fix and outcome.verdict != "pass" else ""
+    tell(f"{mark:6} {outcome.check}: {outcome.message}{fix}")

@@ -1,0 +1,82 @@
+"""From the options of ``gipfel launch``, which a notebook's cell reads too, to what is launched."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+from pydantic import ValidationError
+
+from gipfel_cluster.model import GipfelError
+
+from ..training.launches.words import parameter_value
+from ..training.spec import LaunchSpec, nodes_range
+
+
+def spec_of(options: dict[str, Any], *, code: str = "") -> LaunchSpec:
+    """The spec of a launch.
+
+    Parameters
+    ----------
+    options
+        By the names of the command's parameters; values in ``parameters`` are text, or pairs of a name and
+        a value that is JSON already.
+    code
+        What a cell holds, where no script, module or notebook is named.
+
+    Raises
+    ------
+    GipfelError
+        They don't fit together.
+    click.UsageError
+        What shall run is not said, or a value is none of its option.
+    """
+    options = dict(options)
+    words, module = options.pop("words"), options.pop("module")
+    if not words and not module and not code.strip():
+        raise click.UsageError("What shall run is not said: give -- SCRIPT ARGS.")
+    if (words or module) and code.strip():
+        raise click.UsageError("Both the cell's own code and a program are given: leave one out.")
+    parameters = {
+        name: parameter_value(value) if isinstance(value, str) else value
+        for name, value in options.pop("parameters")
+    }
+    parameters |= options.pop("values", {})
+    variables = {}
+    for each in options.pop("environment"):
+        name, equals, value = each.partition("=")
+        if not equals:
+            raise click.UsageError(f"--env takes NAME=VALUE, not {each!r}.")
+        variables[name] = value
+    try:
+        nodes, fewest = nodes_range(options.pop("nodes"))
+        what = _what(words, module, code, parameters)
+        name = options.pop("name") or Path(what.get("target", "cell")).stem[:60] or "launch"
+        kept = re.sub(r"[^A-Za-z0-9._-]", "-", name)
+        return LaunchSpec(
+            **what,
+            name=kept.lstrip("._-") or "launch",
+            nodes=nodes,
+            nodes_min=fewest,
+            environment=variables,
+            preflight=not options.pop("no_preflight"),
+            **options,
+        )
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        why = f"{where}: " if where else ""
+        why += first["msg"].removeprefix("Value error, ")
+        raise GipfelError(f"The launch can't be made: {why}.", "See `gipfel launch --help`.") from None
+    except ValueError as error:
+        raise click.UsageError(f"{error}.") from None
+
+
+def _what(words: tuple[str, ...], module: str, code: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    if module:
+        return {"kind": "module", "target": module, "arguments": words, "parameters": parameters}
+    if not words:
+        return {"kind": "cell", "code": code, "parameters": parameters}
+    first, *others = words
+    kind = "notebook" if first.endswith(".ipynb") else "script"
+    return {"kind": kind, "target": first, "arguments": tuple(others), "parameters": parameters}

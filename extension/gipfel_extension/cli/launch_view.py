@@ -1,0 +1,152 @@
+"""What `gipfel launch` shows of launches: lists, logs with a rank before each line, one launch."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..training.launch import Launch
+from ..training.launches.folder import find_folder, known_folders
+from ..training.launches.logs import Cursor, LogLine
+from .terminal import tell
+
+_INTERRUPTED = 130
+_COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright_green", "bright_yellow")
+_PAUSE_S = 0.5
+#: Ranks look once a second.
+_DUMP_S = 3.0
+
+
+def follow(launch: Launch, ranks: tuple[int, ...] = ()) -> int:
+    """Print logs until the launch ends, and return its exit status; Ctrl-C leaves it running."""
+    cursor, said = Cursor(), ""
+    try:
+        while True:
+            state = launch.state
+            page = launch.logs(cursor, ranks=ranks)
+            cursor = page.cursor
+            for line in page.lines:
+                _print(line)
+            words = _headline(state)
+            if words != said:
+                said = words
+                tell(words)
+            if state.ended and not page.more:
+                return 1 if state.exit_status is None else state.exit_status
+            if not page.more:
+                time.sleep(_PAUSE_S)
+    except KeyboardInterrupt:
+        number = launch.folder.name
+        look, end = f"`gipfel launch logs {number} -f`", f"`gipfel launch stop {number}`"
+        tell(f"launch {number} goes on; {look} follows it, {end} ends it")
+        return _INTERRUPTED
+
+
+def show_list(*, everywhere: bool, as_json: bool) -> int:
+    """The table of launches."""
+    folders = known_folders(os.environ, everywhere=everywhere)
+    states = [(folder, Launch(folder).state) for folder in folders]
+    if as_json:
+        click.echo(json.dumps([{"folder": str(f), **state.model_dump(mode="json")} for f, state in states]))
+        return 0
+    for folder, state in states:
+        where = f"{folder.parents[1].name}/{folder.name}" if everywhere else folder.name
+        outcome = state.outcome or state.phase
+        click.echo(f"{where:>4}  {outcome:10} {len(state.nodes)} nodes, {state.ranks} ranks  {state.title}")
+    if not states:
+        tell("There is no launch yet.")
+    return 0
+
+
+def show_one(which: str, *, as_json: bool) -> int:
+    """One launch."""
+    launch = Launch.open(find_folder(which, os.environ))
+    state = launch.state
+    progress = launch.progress
+    if as_json:
+        content: dict[str, Any] = {
+            "folder": str(launch.folder),
+            **state.model_dump(mode="json"),
+            "progress": progress.model_dump(),
+            "where": {rank: note.model_dump() for rank, note in launch.ranks.items()},
+        }
+        click.echo(json.dumps(content))
+        return 0
+    click.echo(launch.command, nl=False)
+    click.echo(_headline(state))
+    for rank, note in launch.ranks.items():
+        gpu = f" GPU {note.gpu}" if note.gpu else ""
+        click.echo(f"  rank {rank} on {note.node}{gpu}, pid {note.pid}, restart {note.restart}")
+    if progress.values:
+        click.echo("  " + ", ".join(f"{name} {value:g}" for name, value in progress.values.items()))
+    if state.failure:
+        click.echo(state.failure.traceback.rstrip() or str(state.failure))
+    click.echo(f"  {launch.folder}")
+    return 0
+
+
+def show_logs(which: str, *, ranks: tuple[int, ...], following: bool) -> int:
+    """Logs of a launch."""
+    launch = Launch.open(find_folder(which, os.environ))
+    if following:
+        return follow(launch, ranks)
+    cursor = Cursor()
+    while True:
+        page = launch.logs(cursor, ranks=ranks)
+        cursor = page.cursor
+        for line in page.lines:
+            _print(line)
+        if not page.more:
+            return 0
+
+
+def stop_one(which: str) -> int:
+    """Stop a launch and wait until nothing of it is left."""
+    launch = Launch.open(find_folder(which, os.environ))
+    if launch.state.ended:
+        tell(f"launch {launch.folder.name} has ended already.")
+        return 0
+    launch.stop()
+    if launch.wait(180) is None:
+        tell(f"launch {launch.folder.name} was asked to stop and has not ended yet.")
+        return 1
+    tell(f"launch {launch.folder.name} is stopped.")
+    return 0
+
+
+def show_flight(which: str, *, now: bool, as_json: bool) -> int:
+    """What the flight recorder's dumps say."""
+    from ..training.flight_recorder import report_of  # noqa: PLC0415
+
+    folder = Path(which) if which and Path(which).is_dir() else find_folder(which, os.environ)
+    if now:
+        (folder / "dump").touch(mode=0o600)
+        time.sleep(_DUMP_S)
+    report = report_of(folder)
+    if as_json:
+        click.echo(report.model_dump_json())
+    else:
+        for line in report.lines:
+            click.echo(line)
+    return 1 if report.findings else 0
+
+
+def _headline(state: Any) -> str:
+    words = f"launch {state.number} {state.outcome or state.phase}"
+    if state.nodes and not state.ended:
+        more = " …" if len(state.nodes) > 4 else ""
+        words += f": {state.ranks} ranks on {', '.join(state.nodes[:4])}{more}"
+    if state.restarts:
+        words += f", {state.restarts} restart{'s' if state.restarts > 1 else ''}"
+    return words + (f": {state.reason}" if state.reason else "")
+
+
+def _print(line: LogLine) -> None:
+    prefix = f"r{line.rank} |"
+    if sys.stdout.isatty():
+        prefix = click.style(prefix, fg=_COLOURS[line.rank % len(_COLOURS)])
+    click.echo(f"{prefix} {line.text.encode(errors='replace').decode()}")

@@ -1,0 +1,165 @@
+"""Who is missing at which collective, who called something else, and who always comes late; pure."""
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from .model import Dump, Entry, Finding, FlightReport, RankPlace, Straggler
+
+_LATE_MS = 5.0
+_FEWEST = 3
+
+
+def analyse(
+    dumps: Sequence[Dump], places: Mapping[int, RankPlace], unreadable: tuple[str, ...] = ()
+) -> FlightReport:
+    """Compare the dumps; that of some ranks may be missing.
+
+    Parameters
+    ----------
+    places
+        Where each rank runs, as far as it is known.
+    """
+    findings: list[Finding] = []
+    members: dict[str, set[int]] = {}
+    for dump in dumps:
+        for group, ranks in dump.groups.items():
+            members.setdefault(group, set()).update(ranks)
+    for group in sorted({entry.group for dump in dumps for entry in dump.entries}):
+        wanted = members.get(group) or {dump.rank for dump in dumps}
+        findings += _of_group(group, wanted, dumps, places)
+    expected = set().union(*members.values()) if members else set()
+    silent = sorted(expected - {dump.rank for dump in dumps})
+    if silent and dumps:
+        who = tuple(_place(rank, places) for rank in silent)
+        words = ", ".join(map(str, who))
+        findings.append(Finding(kind="no_dump", message=f"There is no dump of {words}.", missing=who))
+    return FlightReport(
+        ranks=tuple(dump.rank for dump in dumps),
+        findings=tuple(findings),
+        stragglers=_stragglers(dumps, places),
+        unreadable=unreadable,
+    )
+
+
+def _of_group(
+    group: str, ranks: set[int], dumps: Sequence[Dump], places: Mapping[int, RankPlace]
+) -> list[Finding]:
+    """The first collective of a group at which its ranks part: what comes after follows from it."""
+    calls = {dump.rank: _collectives(dump, group) for dump in dumps if dump.rank in ranks}
+    numbers = sorted({number for each in calls.values() for number in each})
+    # Ring buffers begin at different calls: only what every one can still hold is compared.
+    oldest = max((min(each) for each in calls.values() if each), default=0)
+    for number in numbers:
+        if number < oldest:
+            continue
+        there = {rank: each[number] for rank, each in calls.items() if number in each}
+        absent = sorted(rank for rank in calls if rank not in there)
+        found = _mismatch(group, number, there, places)
+        if found:
+            return [found]
+        unfinished = [entry for entry in there.values() if entry.state != "completed"]
+        if absent and unfinished:
+            return [_missing(group, number, there, absent, places)]
+        if unfinished and number == numbers[-1] and not absent and set(calls) == ranks:
+            return [_stuck(group, number, there, places)]
+    return []
+
+
+def _collectives(dump: Dump, group: str) -> dict[int, Entry]:
+    return {each.sequence: each for each in dump.entries if each.group == group and not each.p2p}
+
+
+def _missing(
+    group: str, number: int, there: Mapping[int, Entry], absent: list[int], places: Mapping[int, RankPlace]
+) -> Finding:
+    one = next(iter(there.values()))
+    who = tuple(_place(rank, places) for rank in absent)
+    where = f" ({one.where})" if one.where else ""
+    return Finding(
+        kind="missing",
+        group=group,
+        sequence=number,
+        operation=one.operation,
+        message=f"{', '.join(map(str, who))} never called {one.operation} number {number}{where}, for which "
+        f"{len(there)} ranks wait.",
+        missing=who,
+    )
+
+
+def _mismatch(
+    group: str, number: int, there: Mapping[int, Entry], places: Mapping[int, RankPlace]
+) -> Finding | None:
+    for kind, words, of in (
+        ("type", "operation", lambda each: each.operation),
+        ("size", "sizes", _sizes),
+        ("dtype", "data types", lambda each: each.dtypes),
+    ):
+        kinds: dict[str, list[int]] = {}
+        for rank, entry in there.items():
+            kinds.setdefault(of(entry), []).append(rank)
+        if len(kinds) < 2:
+            continue
+        usual = max(kinds, key=lambda each: len(kinds[each]))
+        odd = tuple(_place(rank, places) for each, ranks in kinds.items() if each != usual for rank in ranks)
+        named = {value: ", ".join(map(str, ranks)) for value, ranks in kinds.items()}
+        described = "; ".join(f"{value} by rank {ranks}" for value, ranks in named.items())
+        operation = next(iter(there.values())).operation
+        return Finding.model_validate(
+            {
+                "kind": kind,
+                "group": group,
+                "sequence": number,
+                "operation": operation,
+                "message": f"At collective number {number} the {words} differ: {described}.",
+                "culprits": odd,
+            }
+        )
+    return None
+
+
+def _sizes(entry: Entry) -> str:
+    # Of these every rank may bring another size, or only one brings any.
+    free = ("all_to_all", "gather", "scatter", "broadcast", "reduce_scatter", "send", "recv")
+    if any(word in entry.operation for word in free):
+        return ""
+    return f"{entry.inputs} -> {entry.outputs}"
+
+
+def _stuck(group: str, number: int, there: Mapping[int, Entry], places: Mapping[int, RankPlace]) -> Finding:
+    waiting = [rank for rank, entry in there.items() if entry.state == "scheduled"]
+    who = tuple(_place(rank, places) for rank in waiting) if len(waiting) < len(there) else ()
+    operation = next(iter(there.values())).operation
+    more = f" {', '.join(map(str, who))} had not begun." if who else ""
+    return Finding(
+        kind="stuck",
+        group=group,
+        sequence=number,
+        operation=operation,
+        message=f"All {len(there)} ranks called {operation} number {number}, and it did not end.{more}",
+        culprits=who,
+    )
+
+
+def _stragglers(dumps: Sequence[Dump], places: Mapping[int, RankPlace]) -> tuple[Straggler, ...]:
+    """Ranks that come to most collectives long after the first; clocks of nodes are taken as equal."""
+    times: dict[tuple[str, int], dict[int, int]] = {}
+    for dump in dumps:
+        for each in dump.entries:
+            if not each.p2p and each.created_ns is not None:
+                times.setdefault((each.group, each.sequence), {})[dump.rank] = each.created_ns
+    behind: dict[int, list[float]] = {}
+    for arrivals in times.values():
+        if len(arrivals) > 1:
+            first = min(arrivals.values())
+            for rank, at in arrivals.items():
+                behind.setdefault(rank, []).append((at - first) / 1e6)
+    found = [
+        Straggler(place=_place(rank, places), behind_ms=median(each), collectives=len(each))
+        for rank, each in behind.items()
+        if len(each) >= _FEWEST and median(each) > _LATE_MS
+    ]
+    return tuple(sorted(found, key=lambda each: -each.behind_ms))
+
+
+def _place(rank: int, places: Mapping[int, RankPlace]) -> RankPlace:
+    return places.get(rank) or RankPlace(rank=rank)

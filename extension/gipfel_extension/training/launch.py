@@ -1,0 +1,284 @@
+"""Launching, and a launch that was started: everything is read from its folder, whoever started it."""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gipfel_cluster.broker.client import ask_now
+from gipfel_cluster.broker.messages import Done, Spot, SuperviseRequest, broker_socket
+from gipfel_cluster.broker.supervision import LOG, MODULE
+from gipfel_cluster.model import Frozen, GipfelError
+from gipfel_cluster.runs import write_atomically
+
+from .launches.attempt import PROBE_FILE, PROGRAM_FILE
+from .launches.folder import launches_folder, new_folder
+from .launches.logs import Cursor, LogPage, read_logs
+from .launches.plan import LaunchPlan
+from .launches.planning import plan_launch, shown_command
+from .launches.progress import Progress, read_progress
+from .launches.ranks import RankNote, read_notes
+from .launches.state import (
+    COMMAND,
+    PLAN,
+    SPEC,
+    STOP,
+    LaunchState,
+    read_state,
+    write_state,
+)
+from .preflight import CheckOutcome, run_preflight
+from .spec import LaunchSpec
+from .standpoint import Standpoint, standpoint
+
+__all__ = ["Launch", "Launched", "launch"]
+
+_PROGRAMS = {PROGRAM_FILE: "rank_program.py", "run.py": "run_program.py", PROBE_FILE: "probe_program.py"}
+_FIRST_S, _LONGEST_S = 0.2, 2.0
+_SILENT_S = 90.0
+
+
+class Launched(Frozen):
+    """What a dry run shows: the exact command, the pre-flight, and the folder, empty where none was made."""
+
+    command: str
+    preflight: tuple[CheckOutcome, ...] = ()
+    folder: str = ""
+
+
+class Launch:
+    """A launch by its folder; it may run on another node, in a job that waits, or have ended long ago."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @classmethod
+    def open(cls, folder: Path | str) -> "Launch":
+        """The launch of a folder.
+
+        Raises
+        ------
+        GipfelError
+            There is none.
+        """
+        found = cls(Path(folder))
+        read_state(found.folder)
+        return found
+
+    @property
+    def state(self) -> LaunchState:
+        """What its supervisor, or whoever planned it, said last."""
+        return read_state(self.folder)
+
+    @property
+    def spec(self) -> LaunchSpec:
+        """What was asked for."""
+        return LaunchSpec.model_validate_json((self.folder / SPEC).read_bytes())
+
+    @property
+    def resumed_spec(self) -> LaunchSpec:
+        """The same again, with the paths that it had and told that it resumes."""
+        plan = LaunchPlan.load(self.folder)
+        paths = {"directory": plan.directory, "target": plan.target, "checkpoint": plan.checkpoint}
+        if plan.spec.kind == "cell":
+            paths["target"] = ""
+        return plan.spec.model_copy(update={**paths, "resume": True})
+
+    @property
+    def command(self) -> str:
+        """The exact command."""
+        return (self.folder / COMMAND).read_text()
+
+    @property
+    def preflight(self) -> tuple[CheckOutcome, ...]:
+        """What was checked before it was started."""
+        try:
+            content = json.loads((self.folder / "preflight.json").read_bytes())
+        except (OSError, ValueError):
+            return ()
+        return tuple(CheckOutcome.model_validate(each) for each in content)
+
+    @property
+    def ranks(self) -> dict[int, RankNote]:
+        """Where each rank runs."""
+        return read_notes(self.folder)
+
+    @property
+    def silent(self) -> bool:
+        """Whether it claims to run and has said nothing for long: its supervisor may have been killed."""
+        state = self.state
+        return state.phase == "running" and time.time_ns() - state.updated_ns > _SILENT_S * 1e9
+
+    def logs(self, since: Cursor | None = None, *, ranks: tuple[int, ...] = ()) -> LogPage:
+        """What the ranks have said since a cursor, in the order of time; see `read_logs`."""
+        return read_logs(self.folder, since, ranks=ranks)
+
+    @property
+    def progress(self) -> Progress:
+        """The last of the user's own metrics of this launch."""
+        return read_progress(self.folder, self.state)
+
+    def stop(self) -> None:
+        """End the ranks, and nothing else; a launch that waits in the queue is taken out of it."""
+        state = self.state
+        if state.ended:
+            return
+        (self.folder / STOP).touch(mode=0o600)
+        if state.phase == "queued" and state.job_id:
+            plan = LaunchPlan.load(self.folder)
+            asyncio.run(standpoint(os.environ).scheduler(plan.scheduler).cancel(state.job_id))
+        if state.phase in {"queued", "preflight"}:
+            ended = {"phase": "ended", "outcome": "stopped", "exit_status": 143, "reason": "It was stopped."}
+            write_state(self.folder, state.model_copy(update={**ended, "ended_ns": time.time_ns()}))
+
+    def wait(
+        self, timeout: float | None = None, *, tell: Callable[["Launch"], None] | None = None
+    ) -> int | None:
+        """Wait for its end and return its exit status; None where it still runs after `timeout` seconds."""
+        end = None if timeout is None else time.monotonic() + timeout
+        pause = _FIRST_S
+        while True:
+            if tell is not None:
+                tell(self)
+            state = self.state
+            if state.ended:
+                if tell is not None:
+                    tell(self)
+                return 1 if state.exit_status is None else state.exit_status
+            if end is not None and time.monotonic() > end:
+                return None
+            time.sleep(pause)
+            pause = min(pause * 1.2, _LONGEST_S if tell is None else 0.5)
+
+
+def launch(
+    spec: LaunchSpec,
+    environment: Mapping[str, str] | None = None,
+    *,
+    directory: Path | None = None,
+    dry_run: bool = False,
+    tell: Callable[[CheckOutcome], None] | None = None,
+    planned: Callable[["Launch"], None] | None = None,
+) -> Launch | Launched:
+    """Check, plan and start a launch; it goes on whatever becomes of this process.
+
+    Parameters
+    ----------
+    environment
+        The variables of this process, by which it is told where it is.
+    directory
+        Where relative paths start.
+    dry_run
+        Show what would run, after the pre-flight, and start nothing.
+    tell
+        Is told each outcome of the pre-flight.
+    planned
+        Is given the launch before anything is checked: its exact command stands in the folder.
+
+    Raises
+    ------
+    GipfelError
+        The spec can't be carried out, or the pre-flight found what would make it fail.
+    """
+    environment = dict(os.environ) if environment is None else dict(environment)
+    here = standpoint(environment)
+    folder = new_folder(launches_folder(environment))
+    try:
+        plan = plan_launch(spec, folder, here, environment, directory or Path.cwd())
+        _fill(folder, plan)
+        state = write_state(folder, _first_state(plan, folder))
+        if planned is not None:
+            planned(Launch(folder))
+        outcomes = run_preflight(plan, environment, here, tell) if spec.preflight else ()
+        write_atomically(folder / "preflight.json", json.dumps([each.model_dump() for each in outcomes]))
+        if dry_run:
+            return Launched(command=(folder / COMMAND).read_text(), preflight=outcomes)
+        failed = [each for each in outcomes if each.verdict == "fail"]
+        if failed:
+            raise GipfelError(failed[0].message, failed[0].fix)  # noqa: TRY301 - said in the folder, too
+        _start(plan, state, folder, environment, here)
+    except BaseException as error:
+        _forget(folder, error)
+        raise
+    finally:
+        if dry_run:
+            shutil.rmtree(folder, ignore_errors=True)
+    return Launch(folder)
+
+
+def _fill(folder: Path, plan: LaunchPlan) -> None:
+    write_atomically(folder / SPEC, plan.spec.model_dump_json(indent=1) + "\n")
+    write_atomically(folder / PLAN, plan.model_dump_json(indent=1) + "\n")
+    write_atomically(folder / COMMAND, shown_command(plan))
+    for name, source in _PROGRAMS.items():
+        shutil.copyfile(Path(__file__).with_name(source), folder / name)
+    for name in ("flight_recorder", "steps", "ranks", "errors"):
+        (folder / name).mkdir(mode=0o700, exist_ok=True)
+
+
+def _first_state(plan: LaunchPlan, folder: Path) -> LaunchState:
+    spec = plan.spec
+    return LaunchState(
+        phase="preflight",
+        number=int(folder.name),
+        name=spec.name,
+        title=spec.title,
+        where="job" if plan.request else "here",
+        ranks=spec.ranks,
+        scheduler=plan.scheduler,
+        created_ns=time.time_ns(),
+    )
+
+
+def _start(
+    plan: LaunchPlan, state: LaunchState, folder: Path, environment: Mapping[str, str], here: Standpoint
+) -> None:
+    if plan.request is not None:
+        variables = {**here.environment(), **plan.request.environment}
+        request = plan.request.model_copy(update={"environment": variables})
+        queued = write_state(folder, state.model_copy(update={"phase": "queued", "reason": "submitting"}))
+        job_id = asyncio.run(here.scheduler(plan.scheduler).submit(request))
+        # The job may have begun meanwhile, and its supervisor said so.
+        now = read_state(folder)
+        if now.phase == "queued":
+            write_state(folder, queued.model_copy(update={"job_id": job_id, "reason": ""}))
+        return
+    write_state(folder, state.model_copy(update={"phase": "queued", "reason": "its supervisor is started"}))
+    socket = broker_socket(environment)
+    if socket is not None:
+        ask_now(socket, SuperviseRequest(folder=Spot.of(folder)), Done)
+        return
+    log = os.open(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        subprocess.Popen(
+            (sys.executable, "-I", "-m", MODULE, str(folder)),
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            start_new_session=True,
+        )
+    finally:
+        os.close(log)
+
+
+def _forget(folder: Path, error: BaseException) -> None:
+    """Say in the folder why nothing was started; a folder without a state is taken away."""
+    try:
+        state = read_state(folder)
+    except GipfelError:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    if not state.ended:
+        ended: dict[str, Any] = {"phase": "ended", "outcome": "failed", "exit_status": 1}
+        reason = (
+            str(error) if isinstance(error, GipfelError) else f"It was broken off: {type(error).__name__}."
+        )
+        write_state(folder, state.model_copy(update={**ended, "reason": reason, "ended_ns": time.time_ns()}))

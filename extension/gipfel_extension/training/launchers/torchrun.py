@@ -1,0 +1,41 @@
+"""PyTorch's own launcher, by the c10d rendezvous; it starts failed ranks again, on fewer nodes if it may."""
+
+from typing import Literal
+
+from .protocol import PROGRAM, SAME_PYTHON, Attempt
+
+
+class Torchrun:
+    """``python -m torch.distributed.run`` on each node: ``torchrun`` may be another Python's."""
+
+    name: str = "torchrun"
+    per: Literal["node", "rank"] = "node"
+    restarts_itself: bool = True
+    needs: tuple[str, ...] = ("torch",)
+
+    def command(self, attempt: Attempt, node_rank: int) -> tuple[str, ...]:
+        """The argv on a node.
+
+        The node that hosts the store is told so: torch compares names, which differ on many clusters. Source:
+        pytorch issue 73656.
+        """
+        most = len(attempt.nodes)
+        span = str(most) if attempt.nodes_min == most else f"{attempt.nodes_min}:{most}"
+        hosts = int(node_rank == 0)
+        return (
+            SAME_PYTHON,
+            "-m",
+            "torch.distributed.run",
+            f"--nnodes={span}",
+            f"--nproc-per-node={attempt.ranks_per_node}",
+            "--rdzv-backend=c10d",
+            f"--rdzv-endpoint={attempt.endpoint}",
+            f"--rdzv-id={attempt.run_id}",
+            f"--rdzv-conf=is_host={hosts},join_timeout={attempt.join_s},last_call_timeout={attempt.gather_s:g}",
+            f"--local-addr={attempt.addresses[node_rank]}",
+            f"--max-restarts={attempt.restarts}",
+            "--monitor-interval=0.5",
+            *(["--numa-binding=node"] if attempt.gpu_bound else []),
+            PROGRAM,
+            "rank",
+        )

@@ -1,0 +1,1 @@
+"""A launch as a folder, and the process that supervises it."""

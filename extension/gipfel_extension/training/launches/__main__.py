@@ -1,0 +1,40 @@
+"""``python -I -m gipfel_extension.training.launches FOLDER [-]``: supervise a launch, on its host.
+
+With ``-`` the first line of standard input is the job's `StepSetting`; else it is that of this process's
+variables.
+"""
+
+import os
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from gipfel_cluster.model import GipfelError
+from gipfel_cluster.steps.setting import setting_of_host
+from gipfel_cluster.steps.spec import StepSetting
+
+from .state import read_state, write_state
+from .supervisor import Supervisor
+
+
+def main(arguments: list[str]) -> int:
+    """Supervise a launch to its end."""
+    folder = Path(arguments[0])
+    try:
+        if arguments[1:] == ["-"]:
+            setting = StepSetting.model_validate_json(sys.stdin.readline())
+        else:
+            setting = setting_of_host(os.environ)
+        return Supervisor(folder, setting, os.environ).run()
+    except (GipfelError, OSError, ValueError) as error:
+        sys.stderr.write(f"gipfel: {error}\n")
+        with suppress(GipfelError, OSError):
+            state = read_state(folder)
+            ended = {"phase": "ended", "outcome": "failed", "exit_status": 1, "reason": str(error)}
+            write_state(folder, state.model_copy(update={**ended, "ended_ns": time.time_ns(), "gpus": {}}))
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,157 @@
+"""One start of a launch's ranks: its steps on the nodes, and how they ended."""
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from gipfel_cluster.runs import write_atomically
+from gipfel_cluster.steps import IMAGE_PYTHON, StepHandle, StepSetting, StepSpec, start_step
+
+from ..launchers import Attempt, launcher_of
+from .plan import LaunchPlan
+
+PROGRAM_FILE, PROBE_FILE, ATTEMPT_FILE = "program.py", "probe.py", "attempt.json"
+# A launch without the node has begun by then; one that only stumbles costs everybody a start.
+_REJOIN_S = 40.0
+
+
+class RunningAttempt:
+    """The steps of an attempt: one for all nodes, or in an elastic launch one for each.
+
+    Parameters
+    ----------
+    more
+        What the ranks' program is told beyond the attempt itself.
+    rejoins
+        How many times nodes may come back that have left.
+    """
+
+    def __init__(
+        self,
+        plan: LaunchPlan,
+        attempt: Attempt,
+        *,
+        setting: StepSetting,
+        environment: Mapping[str, str],
+        gpus: Mapping[str, tuple[int, ...]],
+        more: Mapping[str, object],
+        rejoins: int,
+    ) -> None:
+        self._plan = plan
+        self._attempt = attempt
+        self._setting = setting
+        self._environment = environment
+        self._gpus = dict(gpus)
+        self._launcher = launcher_of(plan.spec.launcher)
+        self._rejoins = rejoins
+        self._left: dict[str, float] = {}
+        self.rejoined = 0
+        self.notes: list[str] = []
+        self._steps: dict[str, StepHandle] = {}
+        self._starts: dict[str, int] = {}
+        self._write(more)
+
+    def start(self) -> None:
+        """Start all of it.
+
+        Raises
+        ------
+        GipfelError
+            A step can't be started.
+        """
+        if self._plan.spec.elastic:
+            for node in self._attempt.nodes:
+                self._start(node, (node,))
+        else:
+            self._start("all", self._attempt.nodes)
+
+    def poll(self) -> int | None:
+        """The exit status once all is over; meanwhile, nodes that left are asked back."""
+        if not self._plan.spec.elastic:
+            return self._steps["all"].poll()
+        host = self._attempt.nodes[0]
+        status = self._steps[host].poll()
+        if status is not None:
+            # The store is gone, and with it the others' way to each other.
+            for node, step in self._steps.items():
+                if node != host:
+                    step.stop() if status else step.wait(self._plan.spec.grace_s)
+                    step.stop()
+            return status
+        for node, step in self._steps.items():
+            if node != host and step.poll() is not None:
+                self._ask_back(node, step)
+        return None
+
+    def _ask_back(self, node: str, step: StepHandle) -> None:
+        if step.poll() == 0 or self._rejoins <= self.rejoined:
+            return
+        now = time.monotonic()
+        if node not in self._left:
+            self._left[node] = now
+            self.notes.append(f"{node} left with status {step.poll()}")
+        elif now - self._left[node] > _REJOIN_S:
+            del self._left[node]
+            self.rejoined += 1
+            self.notes.append(f"{node} is asked back")
+            self._start(node, (node,))
+
+    def stop(self) -> None:
+        """End everything; nothing is left when this returns."""
+        for step in self._steps.values():
+            step.signal(15)
+        for step in self._steps.values():
+            step.stop()
+
+    @property
+    def step_ids(self) -> tuple[str, ...]:
+        """Slurm's numbers of the steps that run."""
+        return tuple(each for each in (step.step_id for step in self._steps.values()) if each)
+
+    @property
+    def problem(self) -> str:
+        """Why a step could not even start; empty where it did."""
+        return next((step.state.problem for step in self._steps.values() if step.state.problem), "")
+
+    def _start(self, name: str, nodes: tuple[str, ...]) -> None:
+        number = self._starts[name] = self._starts.get(name, 0) + 1
+        spec, per_node = self._plan.spec, self._launcher.per == "node"
+        words = ("node",) if per_node else ("rank",)
+        step = StepSpec(
+            command=(IMAGE_PYTHON, f"{self._plan.folder}/{PROGRAM_FILE}", *words),
+            edf=self._plan.edf,
+            nodes=nodes,
+            tasks_per_node=1 if per_node else spec.gpus_per_node,
+            gpus={node: self._gpus[node] for node in nodes if node in self._gpus},
+            gpus_per_node=None if self._gpus else 0,
+            directory=self._plan.directory,
+            folder=f"{self._plan.host_folder}/steps",
+            name=f"attempt-{self._attempt.number}-{name}-{number}",
+            end_together=not spec.elastic,
+            grace_s=spec.grace_s if spec.grace_s > 35 else 35,  # torchrun gives its ranks 30 s
+        )
+        mounts = self._plan.mounts
+        self._steps[name] = start_step(step, self._environment, setting=self._setting, mounts=mounts)
+
+    def _write(self, more: Mapping[str, object]) -> None:
+        attempt, launcher = self._attempt, self._launcher
+        content = {
+            **more,
+            "number": attempt.number,
+            "per": launcher.per,
+            "commands": [launcher.command(attempt, index) for index in range(len(attempt.nodes))],
+            "nodes": attempt.nodes,
+            "addresses": attempt.addresses,
+            "port": attempt.port,
+            "ranks_per_node": attempt.ranks_per_node,
+            "cpus": self._setting.cpus,
+            "kind": "notebook" if self._plan.spec.kind == "cell" else self._plan.spec.kind,
+            "target": self._plan.target,
+            "arguments": self._plan.spec.arguments,
+            "parameters": self._plan.spec.parameters,
+            "environment": self._plan.spec.environment,
+            "checkpoint": self._plan.checkpoint,
+            "profile": self._plan.spec.profile,
+        }
+        write_atomically(Path(self._plan.host_folder, ATTEMPT_FILE), json.dumps(content))

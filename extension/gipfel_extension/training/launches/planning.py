@@ -1,0 +1,215 @@
+"""From what a user asks to a launch's plan: every path made absolute, and found on the host."""
+
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script
+from gipfel_cluster.job.spec import PYTHON
+from gipfel_cluster.model import GipfelError
+from gipfel_cluster.runs import write_atomically
+from gipfel_cluster.scheduler import JobRequest
+
+from ..launchers import Attempt, launcher_of
+from ..spec import LaunchSpec
+from ..standpoint import SCHEDULERS, ChosenEdf, Standpoint
+from .plan import LaunchPlan, mounts_of
+
+_LARGEST_SPEC = 64 << 10
+_MARGIN_S = 30
+
+
+def plan_launch(
+    spec: LaunchSpec, folder: Path, here: Standpoint, environment: Mapping[str, str], directory: Path
+) -> LaunchPlan:
+    """Say where everything of a launch is.
+
+    Parameters
+    ----------
+    folder
+        The launch's own, which is there already; a cell's code is written into it.
+    directory
+        Where relative paths start.
+
+    Raises
+    ------
+    GipfelError
+        Something that it names is not there, or the host does not see it.
+    """
+    in_job = bool(environment.get("GIPFEL_RUN") or environment.get("SLURM_JOB_ID"))
+    where = spec.where if spec.where != "auto" else ("here" if in_job else "job")
+    if where == "here" and not in_job:
+        raise GipfelError(
+            "This is no job whose GPUs could be used.", "Leave --where out: it becomes a job of its own."
+        )
+    start = _absolute(spec.directory or ".", directory)
+    target = _target(spec, folder, directory)
+    checkpoint = _absolute(spec.checkpoint, directory) if spec.checkpoint else None
+    if checkpoint is not None:
+        _made(checkpoint)
+    engine = spec.engine or here.default("engine")
+    edf = here.edf(spec.edf, engine or "bubblewrap", directory) if spec.edf else None
+    seen = (folder, start, *([checkpoint] if checkpoint else []))
+    if spec.kind != "module":
+        seen = (*seen, target.parent)
+    plan = LaunchPlan(
+        spec=spec.model_copy(update={"where": where}),
+        folder=str(folder),
+        host_folder=str(here.on_host(folder)),
+        target=spec.target if spec.kind == "module" else str(target),
+        directory=str(start),
+        checkpoint=str(checkpoint or ""),
+        edf=edf.file if edf else "",
+        engine=engine,
+        scheduler=_scheduler(spec, here),
+        cluster=spec.cluster or here.default("cluster") or _scheduler(spec, here),
+        mounts=mounts_of(seen, here),
+    )
+    if where == "job":
+        plan = plan.model_copy(update={"request": _request(plan, edf, here)})
+    return plan
+
+
+def _target(spec: LaunchSpec, folder: Path, directory: Path) -> Path:
+    if spec.kind == "cell":
+        path = folder / "cell.ipynb"
+        write_atomically(path, json.dumps(cell_notebook(spec), indent=1))
+        return path
+    return _absolute(spec.target, directory)
+
+
+def cell_notebook(spec: LaunchSpec) -> dict[str, object]:
+    """A notebook of one cell, and of one before it that takes the parameters."""
+    cells: list[tuple[str, list[str], str]] = [("launched", [], spec.code)]
+    if spec.parameters:
+        names = "".join(f"{name} = None\n" for name in spec.parameters)
+        cells.insert(0, ("parameters", ["parameters"], names))
+    return {
+        "nbformat": 4,
+        "nbformat_minor": 5,
+        "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
+        "cells": [
+            {
+                "cell_type": "code",
+                "id": name,
+                "metadata": {"tags": tags},
+                "source": source,
+                "outputs": [],
+                "execution_count": None,
+            }
+            for name, tags, source in cells
+        ],
+    }
+
+
+def shown_command(plan: LaunchPlan) -> str:
+    """The commands of a launch as one would type them; NODE0 and PORT are found when it starts."""
+    spec, launcher = plan.spec, launcher_of(plan.spec.launcher)
+    names = tuple(f"NODE{index}" for index in range(spec.nodes))
+    attempt = Attempt(
+        nodes=names,
+        addresses=names if spec.nodes > 1 else ("127.0.0.1",),
+        port=29500,
+        ranks_per_node=spec.gpus_per_node,
+        nodes_min=spec.nodes_min or spec.nodes,
+        restarts=spec.restarts,
+        gather_s=spec.gather_s,
+    )
+    what = {"module": ["-m", plan.target], "script": [plan.target]}.get(spec.kind, ["papermill", plan.target])
+    given = [f"{name}={json.dumps(value)}" for name, value in spec.parameters.items()]
+    user = shlex.join([*what, *spec.arguments, *given])
+    lines = [f"# {spec.kind} on {spec.nodes} x {spec.gpus_per_node} ranks, from {plan.directory}"]
+    lines += [f"# environment: {plan.edf or 'that of the job, or the node itself'}"]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in spec.environment.items()]
+    tasks = 1 if launcher.per == "node" else spec.gpus_per_node
+    step = f"srun --overlap --nodes={spec.nodes} --ntasks-per-node={tasks}"
+    for index in range(spec.nodes if launcher.per == "node" else 1):
+        words = [
+            {"{python}": "python3", "{program}": f"{plan.folder}/program.py"}.get(word, word)
+            for word in launcher.command(attempt, index)
+        ]
+        shown = shlex.join(words).replace(":29500", ":PORT").replace("port=29500", "port=PORT")
+        lines.append(f"{step if index == 0 else '# on ' + names[index] + ':'} {shown}")
+    lines.append(f"# each rank: python3 {user}")
+    return "\n".join(lines) + "\n"
+
+
+def _scheduler(spec: LaunchSpec, here: Standpoint) -> str:
+    name = spec.scheduler or here.default("scheduler")
+    if name not in SCHEDULERS:
+        raise GipfelError(f"There is no scheduler {name!r}.", f"Choose one of {', '.join(SCHEDULERS)}.")
+    return name
+
+
+def _request(plan: LaunchPlan, edf: ChosenEdf | None, here: Standpoint) -> JobRequest:
+    spec = plan.spec
+    runtime = here.runtime(spec.runtime)
+    if edf and edf.image and not runtime.root:
+        raise GipfelError(
+            "There is no runtime to mount into the image.",
+            "Build one with `gipfel runtime build ~/.gipfel/runtime`, or give --runtime.",
+        )
+    options = spec.model_dump(mode="json", exclude={"code", "arguments", "parameters", "environment"})
+    try:
+        job = JobSpec(
+            kind="launch",
+            command=(PYTHON, "-I", "-m", "gipfel_extension.training.launches", plan.host_folder),
+            cluster=plan.cluster,
+            edf=plan.edf,
+            engine=plan.engine or "bubblewrap",
+            runtime=runtime.root,
+            options={**options, "gpus": spec.gpus_per_node, "launch": plan.host_folder},
+            directory=str(here.on_host(Path(plan.directory))),
+            folders=(plan.host_folder,),
+        )
+        content = job.model_dump_json()
+        if len(content.encode()) > _LARGEST_SPEC:
+            raise GipfelError("What is launched is too long.", "Put long values into a file.")
+        return JobRequest(
+            name="gipfel-launch",
+            script=batch_script(runtime.python),
+            directory=job.directory,
+            output=f"{plan.host_folder.replace('%', '%%')}/job.log",
+            append=True,
+            partition=spec.partition,
+            account=spec.account,
+            qos=spec.qos,
+            reservation=spec.reservation,
+            exclude=spec.exclude,
+            nodes=spec.nodes,
+            gpus_per_node=spec.gpus_per_node if plan.scheduler == "slurm" or _has_gpus() else 0,
+            time=spec.time,
+            warn_s=int(spec.grace_s) + _MARGIN_S,
+            requeue=spec.on_preempt == "requeue",
+            environment={JOB_VARIABLE: content},
+        )
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "options"
+        raise GipfelError(
+            f"The launch's {where} can't be used: {first['msg']}.", "See `gipfel launch --help`."
+        ) from None
+
+
+def _has_gpus() -> bool:
+    return Path("/dev/nvidiactl").exists()
+
+
+def _absolute(path: str, directory: Path) -> Path:
+    try:
+        return (directory / Path(path).expanduser()).resolve()
+    except (OSError, ValueError, RuntimeError) as error:
+        raise GipfelError(f"The path {path[:200]!r} can't be used.", "Give another one.") from error
+
+
+def _made(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise GipfelError(
+            f"The checkpoint folder {folder} can't be made: {error.strerror}.",
+            "Give one that you can write to.",
+        ) from error

@@ -1,0 +1,30 @@
+"""The saturation score of a launch: of its run's samples, from its first rank to its last."""
+
+from pathlib import Path
+from typing import Any
+
+from ...saturation import advise, document_of, score_table
+from ...telemetry.ranks import gpus_by_rank, read_ranks
+from ...telemetry.segments import read_samples
+from .state import LaunchState
+
+#: What is scored of a launch that has run for long: its last hour.
+_MOST_NS = 3600 * 10**9
+
+
+def launch_score(state: LaunchState) -> dict[str, Any] | None:
+    """The document of ``gipfel score --json``; None where no GPU of the run was recorded meanwhile."""
+    telemetry = Path(state.run, "telemetry")
+    if not state.run or state.started_ns is None or not telemetry.is_dir():
+        return None
+    end = state.ended_ns or state.updated_ns
+    try:
+        table = read_samples(
+            telemetry, since_ns=max(state.started_ns, end - _MOST_NS), until_ns=state.ended_ns
+        )
+        if not table.gpus:
+            return None
+        job = score_table(table, ranks=gpus_by_rank(read_ranks(telemetry)))
+        return document_of(job, advise(table, job))
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,122 @@
+"""What becomes of a launch: ``state.json``, written by whoever acts for it, and ``exit.json`` at its end."""
+
+import json
+import time
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError
+
+from gipfel_cluster.model import Frozen, GipfelError
+from gipfel_cluster.runs import write_atomically
+from gipfel_cluster.scheduler.processes import Process
+
+Phase = Literal["preflight", "vetting", "queued", "running", "ended"]
+Outcome = Literal["", "completed", "failed", "stopped", "timeout", "preempted", "lost"]
+STATE, EXIT, SPEC, PLAN, COMMAND, STOP = (
+    "state.json", "exit.json", "spec.json", "plan.json", "command.txt", "stop",
+)  # fmt: skip
+
+
+class Failure(Frozen, extra="ignore"):
+    """The first rank that failed: where it ran, what it said, and its traceback if it left one."""
+
+    rank: int
+    node: str
+    message: str
+    time_ns: int = 0
+    where: str = ""
+    traceback: str = ""
+
+    def __str__(self) -> str:
+        place = f" ({self.where})" if self.where else ""
+        return f"rank {self.rank} on {self.node}: {self.message}{place}"
+
+
+class LaunchState(Frozen, extra="ignore"):
+    """A launch at one moment.
+
+    ``restarts`` counts starts of failed ranks beyond the first, ``requeues`` those of the job; ``job_id`` is
+    the launch's own job, or the one that it runs in; ``run`` the run folder with its samples; ``gpus`` the
+    positions among the job's GPUs that it holds on each node; ``reason`` why it is where it is, for people.
+    """
+
+    phase: Phase
+    number: int
+    name: str = "launch"
+    title: str = ""
+    where: Literal["here", "job"] = "here"
+    outcome: Outcome = ""
+    reason: str = ""
+    restarts: int = 0
+    attempt: int = 0
+    requeues: int = 0
+    ranks: int = 0
+    nodes: tuple[str, ...] = ()
+    gpus: dict[str, tuple[int, ...]] = Field(default={})
+    endpoint: str = ""
+    step_ids: tuple[str, ...] = ()
+    job_id: str = ""
+    scheduler: str = ""
+    run: str = ""
+    supervisor: Process | None = None
+    created_ns: int = 0
+    started_ns: int | None = None
+    ended_ns: int | None = None
+    updated_ns: int = 0
+    exit_status: int | None = None
+    failure: Failure | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more comes."""
+        return self.phase == "ended"
+
+
+def read_state(folder: Path) -> LaunchState:
+    """The state of a launch.
+
+    Raises
+    ------
+    GipfelError
+        There is none, or it can't be read.
+    """
+    try:
+        return LaunchState.model_validate_json((folder / STATE).read_bytes())
+    except FileNotFoundError:
+        raise GipfelError(f"There is no launch in {folder}.", "See `gipfel launch list`.") from None
+    except (OSError, ValidationError) as error:
+        raise GipfelError(f"The state of the launch in {folder} can't be read: {error}.") from error
+
+
+def write_state(folder: Path, state: LaunchState) -> LaunchState:
+    """Write the state, stamped with the time, and at its end ``exit.json``; returns it as written."""
+    state = state.model_copy(update={"updated_ns": time.time_ns()})
+    write_atomically(folder / STATE, state.model_dump_json(indent=1) + "\n")
+    if state.ended:
+        content = {
+            "exit_status": state.exit_status,
+            "outcome": state.outcome,
+            "restarts": state.restarts,
+            "requeues": state.requeues,
+            "failure": state.failure.model_dump() if state.failure else None,
+            "reason": state.reason,
+            "ended_ns": state.ended_ns,
+        }
+        write_atomically(folder / EXIT, json.dumps(content, indent=1) + "\n")
+    return state
+
+
+def first_failure(folder: Path, attempt: int) -> Failure | None:
+    """The rank that failed first in the last start of an attempt's ranks."""
+    found: dict[int, list[Failure]] = {}
+    for path in (folder / "errors").glob(f"{attempt}-*-*.json"):
+        try:
+            restart = int(path.stem.split("-")[1])
+            found.setdefault(restart, []).append(Failure.model_validate_json(path.read_bytes()))
+        except (OSError, ValueError):
+            continue
+    if not found:
+        return None
+    return min(found[max(found)], key=lambda each: each.time_ns)

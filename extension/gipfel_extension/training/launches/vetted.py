@@ -1,0 +1,89 @@
+"""Which nodes of a job a launch may use: those that pass its vetting protocol, run here by ``gipfel vet``."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from gipfel_cluster.model import GipfelError, one_line
+from gipfel_cluster.steps import StepSetting
+from gipfel_cluster.steps.here import last_line
+
+from .plan import LaunchPlan
+
+REPORT, LOG = "vetting.json", "vetting.log"
+_LOOK_S = 0.5
+_END_S = 30.0
+
+
+def vetted_nodes(
+    plan: LaunchPlan, setting: StepSetting, environment: Mapping[str, str], stopped: Callable[[], bool]
+) -> tuple[str, ...]:
+    """All nodes of the job where no vetting is asked for, else those that passed, in Slurm's order.
+
+    Raises
+    ------
+    GipfelError
+        Too few passed, with what the report says, or it could not be run.
+    """
+    spec = plan.spec
+    if not spec.vetting:
+        return setting.nodes
+    folder = Path(plan.host_folder)
+    least = spec.nodes_min or spec.nodes
+    argv = [sys.executable, "-I", "-m", "gipfel_extension.cli", "vet", spec.vetting, "--action", "shrink"]
+    argv += [f"--min-nodes={least}", f"--json={folder / REPORT}"]
+    variables = {**environment, "GIPFEL_EDF": setting.edf, "GIPFEL_RUN": setting.run or str(folder)}
+    status = _run(argv, variables, folder, stopped)
+    found = _report(folder / REPORT)
+    listed = found.get("nodes")
+    good = {
+        str(each.get("node"))
+        for each in (listed if isinstance(listed, list) else ())
+        if isinstance(each, dict) and each.get("vetted") is True
+    }
+    if status or len(good) < least:
+        why = found.get("outcome") or last_line(folder / LOG) or f"exit status {status}"
+        raise GipfelError(
+            f"The nodes are not vetted by {spec.vetting}: {one_line(str(why))[:400]}",
+            f"See {folder / REPORT}; leave the bad nodes out with --exclude.",
+        )
+    return tuple(node for node in setting.nodes if node in good)
+
+
+def _run(argv: list[str], environment: Mapping[str, str], folder: Path, stopped: Callable[[], bool]) -> int:
+    (folder / REPORT).unlink(missing_ok=True)
+    log = os.open(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        process = subprocess.Popen(
+            argv,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=folder,
+            start_new_session=True,
+        )
+    finally:
+        os.close(log)
+    while (status := process.poll()) is None:
+        if stopped():
+            process.terminate()
+            try:
+                return process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                return process.wait()
+        time.sleep(_LOOK_S)
+    return status
+
+
+def _report(path: Path) -> dict[str, object]:
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}

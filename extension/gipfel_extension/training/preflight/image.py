@@ -1,0 +1,38 @@
+"""The image has a Python, and what the launcher needs in it."""
+
+from ..launchers import launcher_of
+from .protocol import CheckOutcome, Context
+
+
+class ImageCheck:
+    """Python and torch are there, with their versions."""
+
+    name = "image"
+
+    def run(self, context: Context) -> CheckOutcome | None:
+        """Look at what the container said."""
+        if context.probe is None:
+            return CheckOutcome(
+                check=self.name,
+                verdict="fail" if _is_python_missing(context.probe_problem) else "unknown",
+                message=f"The container could not be asked: {context.probe_problem}",
+                fix="Choose an EDF whose image has Python and torch, and see `gipfel edf check`.",
+            )
+        packages = context.probe.packages
+        needed = launcher_of(context.plan.spec.launcher).needs
+        absent = [name for name in needed if not packages.get(name)]
+        if absent:
+            return CheckOutcome(
+                check=self.name,
+                verdict="fail",
+                message=f"The image's Python {context.probe.python} ({context.probe.executable}) has no "
+                f"{' and no '.join(absent)}, which the launcher {context.plan.spec.launcher} needs.",
+                fix="Choose another EDF, or activate an environment in the EDF's set-up steps.",
+            )
+        torch = packages.get("torch")
+        words = f"Python {context.probe.python}" + (f", torch {torch}" if torch else ", no torch")
+        return CheckOutcome(check=self.name, verdict="pass", message=f"The image has {words}.")
+
+
+def _is_python_missing(problem: str) -> bool:
+    return "python3" in problem and ("No such file" in problem or "not found" in problem.lower())

@@ -1,0 +1,84 @@
+"""Asking the launch's container what it has: one short task in it, on this node."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from gipfel_cluster.model import Frozen, GipfelError
+from gipfel_cluster.steps import IMAGE_PYTHON, StepSpec, start_step
+from gipfel_cluster.steps.setting import setting_of_host
+
+from ..launchers import launcher_of
+from ..launches.attempt import PROBE_FILE
+from ..launches.plan import LaunchPlan
+
+_LIMIT_S = 60.0
+
+
+class Room(Frozen):
+    """Whether a folder can be written to, and its free bytes."""
+
+    problem: str = ""
+    free: int = 0
+
+
+class ProbeAnswer(Frozen, extra="ignore"):
+    """What the container has; ``gpus`` are rows of nvidia-smi."""
+
+    python: str
+    executable: str = ""
+    packages: dict[str, str | None] = Field(default={})
+    target: bool = False
+    checkpoint: Room | None = None
+    gpus: tuple[tuple[str, ...], ...] = ()
+
+
+def ask_container(
+    plan: LaunchPlan, folder: Path, environment: Mapping[str, str]
+) -> tuple[ProbeAnswer | None, str]:
+    """Run the probe; its answer, or why there is none."""
+    question: dict[str, Any] = {
+        "kind": plan.spec.kind,
+        "target": plan.target,
+        "packages": sorted({"torch", *launcher_of(plan.spec.launcher).needs}),
+        "checkpoint": plan.checkpoint,
+    }
+    in_job = "GIPFEL_RUN" in environment or "SLURM_JOB_ID" in environment
+    here = environment.get("GIPFEL_NODE") or environment.get("SLURMD_NODENAME") or ""
+    log = folder / "probe" / "node-0.log"
+    spec = StepSpec(
+        command=(IMAGE_PYTHON, f"{plan.folder}/{PROBE_FILE}", json.dumps(question)),
+        edf=plan.edf,
+        nodes=(here,) if in_job and here else (),
+        folder=str(log.parent),
+        directory=plan.directory,
+        name="probe",
+        time_limit_s=_LIMIT_S,
+    )
+    try:
+        setting = None
+        if not in_job:
+            setting = setting_of_host(environment).model_copy(update={"engine": plan.engine})
+        with start_step(spec, environment, setting=setting, mounts=plan.mounts) as step:
+            status = step.wait(_LIMIT_S + 30)
+            problem = step.state.problem
+    except GipfelError as error:
+        return None, str(error)
+    lines = _lines(log)
+    for line in reversed(lines):
+        try:
+            return ProbeAnswer.model_validate_json(line), ""
+        except ValidationError:
+            continue
+    said = problem or next((line for line in reversed(lines) if line.strip()), "")
+    return None, said or f"The container ended with status {status}."
+
+
+def _lines(log: Path) -> list[str]:
+    try:
+        return log.read_text(errors="replace").splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,42 @@
+"""What is checked before a launch is queued, and how a check answers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from gipfel_cluster.model import Frozen
+
+from ..launches.plan import LaunchPlan
+from ..standpoint import Standpoint
+from .probe import ProbeAnswer
+
+
+class CheckOutcome(Frozen):
+    """What a check found: one sentence, and what to do; ``fail`` keeps the launch from starting."""
+
+    check: str
+    verdict: Literal["pass", "warn", "fail", "unknown"]
+    message: str
+    fix: str = ""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What checks look at; ``probe`` is what the container said, None where it could not be asked."""
+
+    plan: LaunchPlan
+    folder: Path
+    here: Standpoint
+    environment: Mapping[str, str]
+    probe: ProbeAnswer | None
+    probe_problem: str = ""
+
+
+class Check(Protocol):
+    """One thing that would make a launch fail, found before it is queued."""
+
+    name: str
+
+    def run(self, context: Context) -> CheckOutcome | None:
+        """Look; None where there is nothing to say."""

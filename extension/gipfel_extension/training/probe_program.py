@@ -1,0 +1,93 @@
+"""The program of a pre-flight inside the container: it prints what is there, as one JSON line.
+
+It runs with the image's own Python, 3.9 or newer, and imports the standard library only; torch, whose import
+takes seconds, is not imported.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+
+def probe(words: list[str]) -> int:
+    """Print what this container has: Python, packages, the target, room for checkpoints, GPUs in use."""
+    asked = json.loads(words[0]) if words else {}
+    packages = {name: package_version(name) for name in asked.get("packages", ())}
+    kind, target = asked.get("kind"), asked.get("target") or ""
+    if kind == "module":
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109
+        there = bool(package_folder(target.partition(".")[0]))
+    else:
+        there = os.access(target, os.R_OK) and os.path.isfile(target)  # noqa: PTH113
+    answer = {
+        "python": sys.version.split()[0], "executable": sys.executable, "packages": packages,
+        "target": there, "checkpoint": _room(asked.get("checkpoint") or ""), "gpus": _gpus(),
+    }  # fmt: skip
+    sys.stdout.write(json.dumps(answer) + "\n")
+    return 0
+
+
+def package_folder(name: str) -> str:
+    """Where a package is; empty without it."""
+    import importlib.machinery  # noqa: PLC0415
+
+    found = importlib.machinery.PathFinder.find_spec(name)
+    if found is None:
+        return ""
+    return next(iter(found.submodule_search_locations or ()), found.origin or "")
+
+
+def package_version(name: str) -> str | None:
+    """Version of a package that can be imported; None without it."""
+    import importlib.metadata  # noqa: PLC0415
+
+    if not package_folder(name):
+        return None
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "?"
+
+
+def _room(folder: str) -> dict[str, Any] | None:
+    if not folder:
+        return None
+    try:
+        os.makedirs(folder, exist_ok=True)  # noqa: PTH103
+        path = os.path.join(folder, f".gipfel-{os.getpid()}")  # noqa: PTH118
+        with open(path, "wb") as file:  # noqa: PTH123
+            file.write(b"x")
+        os.unlink(path)  # noqa: PTH108
+        about = os.statvfs(folder)
+    except OSError as error:
+        return {"problem": error.strerror or str(error), "free": 0}
+    return {"problem": "", "free": about.f_bavail * about.f_frsize}
+
+
+def _gpus() -> list[list[str]]:
+    """Index, UUID, compute mode of each GPU and then ``pid uuid name`` of each process on one."""
+    program = shutil.which("nvidia-smi")
+    rows: list[list[str]] = []
+    for query in ("--query-gpu=index,uuid,compute_mode", "--query-compute-apps=pid,gpu_uuid,process_name"):
+        if program is None:
+            break
+        try:
+            done = subprocess.run(
+                [program, query, "--format=csv,noheader"], stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL, timeout=15, check=False,
+            )  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired):
+            break
+        kind = "gpu" if "query-gpu" in query else "process"
+        lines = done.stdout.decode(errors="replace").splitlines() if done.returncode == 0 else []
+        rows += [[kind, *(cell.strip() for cell in line.split(","))] for line in lines]
+    return rows
+
+
+if __name__ == "__main__":
+    sys.exit(probe(sys.argv[1:]))

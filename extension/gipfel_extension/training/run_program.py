@@ -1,0 +1,207 @@
+"""The program of what a user launches, inside the container: a script, a module, or a notebook as a script.
+
+A copy of it lies in the launch's folder; each rank runs it with the image's own Python, 3.9 or newer. It
+imports the standard library only, and shares no code with the other programs, since a rank may be anywhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from typing import Any
+
+FOLDER = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - quick to import
+
+
+def inside(*parts: str) -> str:
+    """A path in the launch's folder."""
+    return os.path.join(FOLDER, *parts)  # noqa: PTH118
+
+
+def attempt() -> dict[str, Any]:
+    """What the supervisor decided for this attempt."""
+    with open(inside("attempt.json"), encoding="utf-8") as file:  # noqa: PTH123
+        content: dict[str, Any] = json.load(file)
+    return content
+
+
+def failure(rank: int, node: str, message: str, where: str, trace: str) -> dict[str, Any]:
+    """What a failed rank leaves."""
+    return {
+        "rank": rank, "node": node, "time_ns": time.time_ns(), "message": message[:2000], "where": where,
+        "traceback": trace[-8000:],
+    }  # fmt: skip
+
+
+def _asked_at(name: str) -> int:
+    """When the supervisor or a user last touched a file of the launch's folder."""
+    try:
+        return os.stat(inside(name)).st_mtime_ns  # noqa: PTH116
+    except OSError:
+        return 0
+
+
+def _write_json(path: str, content: dict[str, Any]) -> None:
+    beside = f"{path}.{os.getpid()}"
+    try:
+        with open(beside, "w", encoding="utf-8", opener=_private) as file:
+            json.dump(content, file)
+        os.replace(beside, path)  # noqa: PTH105
+    except OSError as error:
+        sys.stderr.write(f"gipfel: {path} can't be written: {error.strerror}\n")
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def run_user() -> int:
+    """Run the script, module, or notebook; an exception is noted for the launch and for torch."""
+    plan = attempt()
+    profile = _profiled(plan)
+    threading.Thread(target=_watch_for_requests, daemon=True).start()
+    try:
+        _execute(plan)
+    except SystemExit as ended:
+        if ended.code is None or isinstance(ended.code, int):
+            return ended.code or 0
+        sys.stderr.write(f"{ended.code}\n")
+        return 1
+    except BaseException as error:  # noqa: BLE001 - whatever ends a rank is noted
+        _note_exception(error)
+        dump_flight()
+        return 1
+    finally:
+        sys.stdout.flush()
+        profile()
+    return 0
+
+
+def _watch_for_requests() -> None:
+    """Dump the flight recorder whenever somebody asks, such as while all ranks hang."""
+    seen = _asked_at("dump")
+    while True:
+        time.sleep(1.0)
+        now = _asked_at("dump")
+        if now != seen:
+            seen = now
+            dump_flight()
+
+
+def dump_flight() -> None:
+    """Write what torch's flight recorder holds, where torch is loaded and has one."""
+    if "torch.distributed" not in sys.modules:
+        return
+    try:
+        from torch._C import _distributed_c10d as c10d  # noqa: PLC0415
+
+        names = ("_dump_nccl_trace", "_dump_fr_trace")
+        wanted = {"includeCollectives": True, "includeStackTraces": True, "onlyActive": False}
+        found = [getattr(c10d, name)(**wanted) for name in names if hasattr(c10d, name)]
+        path = inside("flight_recorder", "rank_" + os.environ.get("RANK", "0"))
+        with open(path, "wb", opener=_private) as file:
+            file.write(max(found, key=len, default=b""))
+    except Exception as error:  # noqa: BLE001 - a dump less is no failed training
+        sys.stderr.write(f"gipfel: the flight recorder could not be dumped: {error}\n")
+
+
+def _execute(plan: dict[str, Any]) -> None:
+    import runpy  # noqa: PLC0415
+
+    kind, target = plan["kind"], plan["target"]
+    sys.argv = [target, *plan["arguments"]]
+    if kind == "module":
+        sys.path[0] = os.getcwd()  # noqa: PTH109
+        runpy.run_module(target, run_name="__main__", alter_sys=True)
+        return
+    if kind == "script":
+        sys.path[0] = os.path.dirname(os.path.abspath(target))  # noqa: PTH100, PTH120
+        runpy.run_path(target, run_name="__main__")
+        return
+    sys.path[0] = os.getcwd()  # noqa: PTH109
+    module = sys.modules["__main__"]
+    names: dict[str, Any] = module.__dict__
+    for title, source in notebook_cells(target, plan["parameters"]):
+        # An own module of these names: what a cell defines can be pickled and found again.
+        exec(compile(source, title, "exec"), names)  # noqa: S102 - the user's own code
+
+
+def notebook_cells(path: str, parameters: dict[str, Any]) -> list[tuple[str, str]]:
+    """The code of a notebook for ranks beside the one that runs it, cell by cell, with its parameters set."""
+    with open(path, encoding="utf-8") as file:  # noqa: PTH123
+        cells = json.load(file)["cells"]
+    given = "".join(f"{name} = {value!r}\n" for name, value in parameters.items())
+    found = [("parameters", given)] if given else []
+    for number, cell in enumerate(cells):
+        if cell.get("cell_type") != "code":
+            continue
+        source = cell["source"] if isinstance(cell["source"], str) else "".join(cell["source"])
+        if source.lstrip().startswith("%%"):
+            continue
+        tags = cell.get("metadata", {}).get("tags", ())
+        lines = ["" if line.startswith(("%", "!")) else line for line in source.splitlines()]
+        place = 0 if "parameters" in tags else len(found)
+        title = f"{os.path.basename(path)}, cell {number + 1}"  # noqa: PTH119
+        found.insert(place, (title, "\n".join(lines) + "\n"))
+    return found
+
+
+def _note_exception(error: BaseException) -> None:
+    """Print the traceback without this file's frames, and leave it where it is looked for."""
+    frames = error.__traceback__
+    while frames is not None and _is_ours(frames.tb_frame.f_code.co_filename):
+        frames = frames.tb_next
+    text = "".join(traceback.format_exception(type(error), error, frames))
+    sys.stderr.write(text)
+    last = traceback.extract_tb(frames)[-1:] if frames else []
+    where = f"{last[0].filename}:{last[0].lineno}" if last else ""
+    message = f"{type(error).__name__}: {error}"
+    rank, node = int(os.environ.get("RANK") or 0), os.environ.get("GIPFEL_NODE") or os.uname().nodename
+    path = os.environ.get("GIPFEL_RANK_ERROR")
+    if path:
+        _write_json(path, failure(rank, node, message, where, text))
+    elastic = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if elastic:
+        extra = {"py_callstack": text, "timestamp": str(int(time.time()))}
+        _write_json(elastic, {"message": {"message": message, "extraInfo": extra}})
+
+
+def _is_ours(name: str) -> bool:
+    return name == __file__ or "runpy" in name
+
+
+def _profiled(plan: dict[str, Any]) -> Any:
+    """Trace a few steps of the optimizer with torch's profiler, if that was asked; returns what ends it."""
+    if not plan.get("profile"):
+        return lambda: None
+    try:
+        import torch  # noqa: PLC0415
+        from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: PLC0415
+    except ImportError:
+        return lambda: None
+    folder = inside("profile")
+    os.makedirs(folder, mode=0o700, exist_ok=True)  # noqa: PTH103
+    path = os.path.join(folder, f"rank-{os.environ.get('RANK', '0')}.json")  # noqa: PTH118
+    tracer = torch.profiler.profile(
+        schedule=torch.profiler.schedule(wait=1, warmup=1, active=5, repeat=1),
+        on_trace_ready=lambda done: done.export_chrome_trace(path),
+    )
+    tracer.start()
+    handle = register_optimizer_step_post_hook(lambda *_: tracer.step())
+
+    def end() -> None:
+        handle.remove()
+        try:
+            tracer.stop()
+        except Exception as error:  # noqa: BLE001 - a trace less is no failed training
+            sys.stderr.write(f"gipfel: the profiler failed: {error}\n")
+
+    return end
+
+
+if __name__ == "__main__":
+    sys.exit(run_user())
