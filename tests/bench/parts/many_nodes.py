@@ -1,0 +1,123 @@
+"""A run of many nodes on disk, made quickly: one node is recorded, the others are its copies."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gipfel_extension.telemetry.sample import GPU_METRICS, HOST_METRICS, Device, Sample
+from gipfel_extension.telemetry.segments import Provenance, SegmentWriter
+
+_START_NS = 1_750_000_000 * 10**9
+#: As long as every other name, so that a copy differs in names alone.
+_NODE = "nid0000"
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a recorder wrote: values that are not missing, and bytes of segment and summaries."""
+
+    values: int
+    segment: int
+    summaries: int
+
+
+def devices_of(node: str, gpus: int) -> tuple[Device, ...]:
+    """A host and its GPUs."""
+    host = Device(f"host:{node}", "host", node, None, node=node)
+    return (
+        host,
+        *(Device(f"GPU-{node}-{i}", "gpu", "NVIDIA GH200 120GB", i, node=node) for i in range(gpus)),
+    )
+
+
+def node_samples(
+    devices: tuple[Device, ...], seconds: int, *, interval: float = 1.0
+) -> Iterator[list[Sample]]:
+    """The samples of a node that trains, a beat at a time: noise on a step of some seconds."""
+    noise = np.random.default_rng(1)
+    for beat in range(int(seconds / interval)):
+        time_ns = _START_NS + int(beat * interval * 1e9)
+        samples = []
+        for device in devices:
+            late = int(noise.integers(50_000, 900_000))
+            values = _host(noise) if device.kind == "host" else _gpu(noise, beat * interval)
+            samples.append(Sample(time_ns + late, time_ns + late - 10**15, device.uuid, values))
+        yield samples
+
+
+def record_node(folder: Path, seconds: int, *, gpus: int = 4, flush: int = 2) -> Recorded:
+    """Write one node's hour or less, as its recorder would, and say how much that took."""
+    devices = devices_of(_NODE, gpus)
+    origin = Provenance(_NODE, "job", "host, nvml+gpm", simulated=True, interval=1.0, devices=devices)
+    writer = SegmentWriter(folder, origin, start_ns=_START_NS)
+    waiting: list[Sample] = []
+    values = 0
+    for beat, samples in enumerate(node_samples(devices, seconds), start=1):
+        waiting += samples
+        if beat % flush == 0:
+            writer.write(waiting)
+            values += sum(v is not None for s in waiting for v in s.values.values())
+            waiting = []
+    segment = writer.close()
+    summaries = sum(path.stat().st_size for path in folder.glob("*.summary"))
+    return Recorded(values, segment.stat().st_size, summaries)
+
+
+def copy_node(folder: Path, nodes: int) -> None:
+    """Make the other nodes of :func:`record_node`'s one."""
+    made = {path: path.read_bytes() for path in folder.iterdir() if _NODE in path.name}
+    for number in range(1, nodes):
+        name = f"nid{number:04}"
+        for path, content in made.items():
+            # Names stand in the heads, which are not compressed.
+            head, rest = content[: 2**16], content[2**16 :]
+            copy = path.with_name(path.name.replace(_NODE, name))
+            copy.write_bytes(head.replace(_NODE.encode(), name.encode()) + rest)
+
+
+def _gpu(noise: np.random.Generator, seconds: float) -> dict[str, float | None]:
+    busy = 1.0 if seconds % 30 < 27 else 0.1
+    values: dict[str, float | None] = dict.fromkeys(GPU_METRICS)
+    jitter = noise.random(8)
+    values |= {
+        "GPU_UTIL": 1.0,
+        "GR_ENGINE_ACTIVE": busy * (0.95 + 0.05 * jitter[0]),
+        "SM_ACTIVE": busy * (0.8 + 0.1 * jitter[1]),
+        "SM_OCCUPANCY": busy * (0.3 + 0.1 * jitter[2]),
+        "PIPE_TENSOR_ACTIVE": busy * (0.5 + 0.1 * jitter[3]),
+        "DRAM_ACTIVE": busy * (0.4 + 0.1 * jitter[4]),
+        "PIPE_FP64_ACTIVE": 0.0,
+        "PIPE_FP32_ACTIVE": 0.05 * busy * jitter[5],
+        "PIPE_FP16_ACTIVE": 0.0,
+        "PIPE_INT_ACTIVE": 0.05 * busy * jitter[6],
+        "FB_USED": 7.1e10,
+        "FB_TOTAL": 1.02e11,
+        "POWER_USAGE": float(noise.integers(400_000, 690_000)) / 1000,
+        "GPU_TEMP": float(noise.integers(55, 62)),
+        "SM_CLOCK": float(1980 - 15 * noise.integers(0, 4)),
+        "CLOCKS_EVENT_REASONS": 4.0,
+    }
+    for link in ("PCIE", "NVLINK", "C2C"):
+        for way in ("TX", "RX"):
+            name = f"{link}_{way}_ALL_BYTES" if link == "C2C" else f"{link}_{way}_BYTES"
+            values[name] = float(noise.integers(0, 40_000)) * 2**20
+    return values
+
+
+def _host(noise: np.random.Generator) -> dict[str, float | None]:
+    values: dict[str, float | None] = dict.fromkeys(HOST_METRICS)
+    jitter = noise.random(4)
+    values |= {
+        "CPU_UTIL": 0.2 + 0.1 * jitter[0],
+        "CPU_CORES_USED": 60.0 + 10 * jitter[1],
+        "MEMORY_USED": 2e11 + 4096.0 * float(noise.integers(0, 10**6)),
+        "MEMORY_TOTAL": 8.6e11,
+        "PRESSURE_CPU": 0.01 * jitter[2],
+        "PRESSURE_MEMORY": 0.0,
+        "PRESSURE_IO": 0.01 * jitter[3],
+    }
+    for name in ("IO_READ_BYTES", "IO_WRITE_BYTES", "NET_TX_BYTES", "NET_RX_BYTES"):
+        values[name] = float(noise.integers(0, 10**9))
+    return values
