@@ -278,11 +278,12 @@ def test_in_containers_the_agents_are_started_through_the_broker_and_torch_is_th
     argv = ["env", "-i", f"--chdir={user.home}/vet", *(f"{key}={each}" for key, each in variables.items())]
     log = user.home / "vet" / "log.txt"
     done = user.run(
-        *argv, "sbatch", "--wait", "--nodes=4", f"--output={log}", str(script), limit_s=_CONTAINERS_S
+        *argv, "sbatch", "--wait", "--nodes=2", f"--output={log}", str(script), limit_s=_CONTAINERS_S
     )
     assert done.returncode == 0, f"{done.stderr} {log.read_text()}"
     report = VettingReport.model_validate_json((user.home / "vet" / "out.json").read_text())
-    assert report.good_nodes == four.machine.node_names
+    # One more than the one that coordinates: others come in the same way.
+    assert len(report.good_nodes) == 2
     evidence = {each.node: each.evidence for each in report.results if each.check == "container"}
     assert {str(each["torch"]).partition("+")[0] for each in evidence.values()} == {image_builder.TORCH}
     assert {each["user"] for each in evidence.values()} == {user.name}

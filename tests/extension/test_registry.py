@@ -391,6 +391,24 @@ def test_a_user_takes_back_all_they_sent_and_time_takes_the_rest(run_site: Any) 
     run_site(story, keep_days=10)
 
 
+def test_whoever_takes_back_what_they_sent_cannot_send_without_end(run_site: Any) -> None:
+    async def story(site: Site) -> None:
+        for turn in range(3):
+            for number in range(2):
+                await site.send("eve", "n001", job=f"{turn}{number}")
+            with pytest.raises(Refused, match="More than 2 reports"):
+                await site.send("eve", "n001", job=f"{turn}9")
+            assert await site.registry.withdraw("eve") == 2
+        with pytest.raises(Refused, match="withdrawals") as refused:
+            await site.registry.withdraw("eve")
+        assert refused.value.status == 429
+        assert await site.registry.withdraw("ada") == 0
+        site.now += 2 * HOUR
+        assert await site.registry.withdraw("eve") == 0
+
+    run_site(story, reports_per_hour=2)
+
+
 def test_many_users_at_once_lose_nothing(run_site: Any) -> None:
     async def story(site: Site) -> None:
         senders = [Sender(name=f"user{number}") for number in range(6)]

@@ -224,3 +224,29 @@ def test_many_allocations_with_episodes_two_modes_and_busy_moments():
     assert bad > 20
     assert found >= 0.95 * bad
     assert accused <= 0.002 * good
+
+
+@pytest.mark.parametrize("slow", ["n2", ""])
+def test_where_samples_vary_seventeenfold_the_slow_link_is_named_and_nobody_is_cleared(slow):
+    rng = random.Random(11)
+    nodes = ("n1", "n2", "n3", "n4")
+    state = PairState(check="c", type="collective", nodes=nodes, settings=PairSettings(bad_below=0.25))
+    while (planned := next_round(state)) is not None:
+        state = state.with_round(
+            tuple(
+                PairMeasurement(
+                    round=planned.number, first=pair.first, second=pair.second, role=pair.role,
+                    samples=tuple(
+                        8.7e6 * rng.gauss(1, 0.02)
+                        if slow in {pair.first, pair.second}
+                        else 49e6 * 17 ** rng.random()
+                        for _ in range(9)
+                    ),
+                )
+                for pair in planned.pairs
+            )
+        )  # fmt: skip
+    verdicts = {each.node: each.verdict for each in conclude(state)}
+    assert {node for node, verdict in verdicts.items() if verdict is Verdict.FAIL} == {slow} - {""}
+    assert Verdict.PASS not in verdicts.values()
+    assert Verdict.DEGRADED not in verdicts.values()

@@ -1,6 +1,7 @@
 """A node that was not looked at is not vetted: the ways in which vetnode lets one pass end otherwise here."""
 # ruff: noqa: N802 - NVML's own names
 
+import json
 import socket
 import sys
 import time
@@ -8,21 +9,24 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from pydantic import ValidationError
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from vetting_readings import FakeProbes, Readings, context, gpus
 
 from gipfel_cluster.model import Frozen
+from gipfel_extension.vetting.attribution.compare import compare_with_allocation
 from gipfel_extension.vetting.check import Missing
 from gipfel_extension.vetting.checks import registry
 from gipfel_extension.vetting.gpus.nvml import Nvml
 from gipfel_extension.vetting.gpus.reading import ReadingError
-from gipfel_extension.vetting.model import Finding, Scope, Verdict, worst
+from gipfel_extension.vetting.model import CheckResult, Finding, Scope, Verdict, worst
 from gipfel_extension.vetting.one_check import run_check
-from gipfel_extension.vetting.probing import ProbeAnswer
-from gipfel_extension.vetting.protocol import ProtocolCheck
+from gipfel_extension.vetting.probing import ProbeAnswer, read_answer
+from gipfel_extension.vetting.protocol import ProtocolCheck, VettingProtocol
 from gipfel_extension.vetting.protocol_load import parse_protocol
+from gipfel_extension.vetting.threshold import Threshold, judge
 
 
 def vetnode(text: str) -> ProtocolCheck:
@@ -193,3 +197,39 @@ def test_only_pass_vets_and_degraded_where_the_protocol_tolerates_it():
     strict, lenient = (ProtocolCheck(name="c", type="dns", tolerate_degraded=each) for each in (False, True))
     assert [each for each in Verdict if strict.vets(each)] == [Verdict.PASS]
     assert [each for each in Verdict if lenient.vets(each)] == [Verdict.PASS, Verdict.DEGRADED]
+
+
+def _compared(*figures, threshold):
+    protocol = VettingProtocol(
+        name="p", checks=(ProtocolCheck(name="m", type="matmul", scope=Scope.GPU, threshold=threshold),)
+    )
+    results = [
+        CheckResult(
+            check="m", type="matmul", scope=Scope.GPU, subject=f"g{number}", node=f"n{number}",
+            verdict=Verdict.INCONCLUSIVE, reason="It waits.", figure=figure, evidence={"waits": True},
+        )
+        for number, figure in enumerate(figures)
+    ]  # fmt: skip
+    return [each.verdict for each in compare_with_allocation(protocol, results)]
+
+
+def test_a_figure_that_is_no_number_passes_nothing():
+    nothing = (float("nan"), float("inf"), float("-inf"))
+    for odd in nothing:
+        assert (
+            _compared(5.0, 5.0, 5.0, odd, threshold=Threshold(below_median=0.1))[-1] is Verdict.INCONCLUSIVE
+        )
+        finding = Finding(verdict=Verdict.PASS, reason="r", figure=odd)
+        assert judge(finding, Threshold(at_most=9), type_="x").verdict is Verdict.INCONCLUSIVE
+    for said in (*nothing, -1.0):
+        answer = read_answer(json.dumps({"gipfel_probe": 1, "samples": [said]}).encode(), status=0)
+        assert answer.error
+        assert answer.samples == ()
+    for field in ({"mads": float("inf")}, {"below_median": float("nan")}):
+        with pytest.raises(ValidationError):
+            Threshold.model_validate({"below_median": 0.1} | field)
+
+
+def test_half_of_the_nodes_being_slow_passes_none_of_them():
+    verdicts = _compared(100.0, 100.0, 50.0, 50.0, threshold=Threshold(below_median=0.1))
+    assert verdicts == [Verdict.PASS, Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE]

@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
 import nvml_stand_in
 
 from gipfel_cluster.model import GipfelError
+from gipfel_extension.vetting.history import Exclusion, Exclusions, consents
 from gipfel_extension.vetting.protocol_load import load_protocol
 from gipfel_extension.vetting.protocol_search import find_protocol, known_protocols
 
@@ -100,6 +102,18 @@ def test_1_a_check_that_raises(tmp_path: Path) -> None:
     protocol = "name: p\nchecks:\n- {name: it, type: raises}\n"
     outcome = _vet(tmp_path, protocol, PYTHONPATH=str(packages))
     _refused(outcome, "it", "not_run", "RuntimeError", "the tool broke")
+
+
+def test_1_a_check_whose_package_exits_when_it_is_imported(tmp_path: Path) -> None:
+    packages = tmp_path / "packages"
+    about = packages / "leaves-1.dist-info"
+    about.mkdir(parents=True)
+    (packages / "leaves.py").write_text("raise SystemExit(0)\n")
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: leaves\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[gipfel.checks]\nleaves = leaves:Leaves\n")
+    protocol = "name: p\nchecks:\n- {name: it, type: leaves}\n"
+    outcome = _vet(tmp_path, protocol, PYTHONPATH=str(packages))
+    _refused(outcome, "it", "not_run", "can't be imported")
 
 
 def test_2_no_driver_on_the_node(tmp_path: Path) -> None:
@@ -210,3 +224,45 @@ def test_a_node_that_was_just_vetted_is_skipped_on_request_and_not_found_good_an
     assert sorted(history.glob("*/runs/*.json")) == kept
     other = entry.replace('"it"', '"another name"')
     assert _vet(tmp_path, other, "--skip-vetted", "1 h", FIT="no").status == 1
+
+
+def test_options_that_cannot_be_are_said_before_anything_runs(tmp_path: Path) -> None:
+    entry = _one("env_var_eval.EnvVarEval", expected={"RANK": None})
+    for options, word in (
+        (("--time-limit", "nan"), "--time-limit"),
+        (("--json", str(tmp_path / "nowhere" / "out.json")), "no folder"),
+        (("--skip-vetted", "1e400"), "--skip-vetted"),
+    ):
+        outcome = _vet(tmp_path, entry, *options)
+        assert (outcome.status, outcome.report, outcome.said.count("\n")) == (2, {}, 1)
+        assert word in outcome.said
+
+
+def test_sharing_is_a_switch_that_is_remembered_and_nodes_that_failed_can_be_excluded(tmp_path: Path) -> None:
+    history = tmp_path / "history"
+    environment = {
+        "PATH": os.environ["PATH"], "HOME": str(tmp_path), "GIPFEL_VETTING_HISTORY": str(history),
+        "GIPFEL_CLUSTER": "alps",
+    }  # fmt: skip
+
+    def vet(*options: str) -> tuple[int, str, str]:
+        argv = [sys.executable, "-m", "gipfel_extension.cli", "vet", *options]
+        done = subprocess.run(
+            argv, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=_LIMIT_S, check=False
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    assert vet("--share")[::2] == (0, "")
+    assert consents(environment)
+    assert "stay with you" in vet("--no-share")[1]
+    assert not consents(environment)
+    assert vet("--excluded") == (0, "\n", "")
+    now = time.time_ns()
+    slow = [
+        Exclusion(node=f"n{number}", check="m", reason="Slow.", since_ns=now, until_ns=now + 10**15)
+        for number in (1, 2, 7)
+    ]
+    Exclusions(history / "alps").add(slow)
+    status, printed, said = vet("--excluded")
+    assert (status, printed) == (0, "n[1-2,7]\n")
+    assert "n7: m: Slow." in said

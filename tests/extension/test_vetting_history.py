@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from gipfel_extension.vetting.history import (
     settle_borderline,
     share_record,
 )
+from gipfel_extension.vetting.history.site_baselines import site_baselines
 from gipfel_extension.vetting.model import CheckResult, Scope, Verdict
 from gipfel_extension.vetting.report import VettingReport
 
@@ -217,6 +219,15 @@ class TestSkipping:
         )
         assert self.skipped(good, record(result("n1", Verdict.FAIL), ago=0.6)) == {"n1"}
 
+    def test_a_protocol_of_the_same_name_that_demanded_less_is_another_one(self) -> None:
+        good = record(result("n1"), ago=0.5, digest="one")
+        assert self.skipped(good, digest="one") == {"n1"}
+        assert self.skipped(good, digest="other") == set()
+        assert self.skipped(record(result("n1"), ago=0.5), digest="one") == set()
+
+    def test_a_pass_of_the_future_is_none(self) -> None:
+        assert self.skipped(record(result("n1"), ago=-0.5)) == set()
+
     def test_an_excluded_node_is_never_skipped(self) -> None:
         barred = Exclusion(node="n1", reason="slow", since_ns=0, until_ns=NOW + HOUR)
         assert self.skipped(record(result("n1"), ago=0.5), excluded=[barred]) == set()
@@ -282,7 +293,7 @@ class Receiver:
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
+                body = self.rfile.read(int(self.headers["Content-Length"] or 0))
                 receiver.got.append((self.path, self.headers["Authorization"], body))
                 self.send_response(status)
                 for name, value in headers.items():
@@ -302,6 +313,20 @@ class Receiver:
     def close(self) -> None:
         self.server.shutdown()
         self.server.server_close()
+
+
+@pytest.fixture
+def registry() -> Iterator[Callable[[int, bytes], Receiver]]:
+    """Registries that give one answer."""
+    made: list[Receiver] = []
+
+    def make(status: int, answer: bytes) -> Receiver:
+        made.append(Receiver(status, answer, {}))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
 
 
 class TestSharing:
@@ -387,3 +412,66 @@ class TestSharing:
             shared = share_record(record(result()), environment=environment, limit_s=0.3)
         assert "did not answer" in shared.words
         assert os.environ.get("GIPFEL_REGISTRY_URL") is None
+
+
+def test_what_another_user_wrote_does_not_count(tmp_path: Path) -> None:
+    if os.geteuid():
+        pytest.skip("Only root can give a file away.")
+    history = History(tmp_path, "alps")
+    history.remember(record(result("n1")))
+    (path,) = (tmp_path / "alps" / "runs").glob("*.json")
+    os.chown(path, 12345, -1)
+    content = history.read()
+    assert content.records == ()
+    assert "another user" in content.problems[0]
+
+
+def test_what_is_the_users_own_is_not_shared(registry: Any, tmp_path: Path) -> None:
+    receiver = registry(201, b"{}")
+    environment = {
+        "GIPFEL_REGISTRY_URL": receiver.url,
+        "GIPFEL_REGISTRY_TOKEN": "t",
+        "GIPFEL_SHARE_VETTING": "yes",
+    }
+    secret = "MY_TOKEN is 'hunter2', and /users/ada/secret is not there."
+    kept = record(
+        result("n1", Verdict.FAIL, check="env", type="environment", subject="/users/ada", reason=secret),
+        result("n1", Verdict.NOT_RUN, reason=secret),
+        result("n1", Verdict.FAIL, type="another package's", reason=secret),
+        result("n1", Verdict.FAIL, check="bandwidth", type="memory_bandwidth", reason="30 % below."),
+    )
+    assert share_record(kept, environment=environment, root=tmp_path).sent
+    ((_, _, body),) = receiver.got
+    assert b"hunter2" not in body
+    assert b"/users/ada" not in body
+    entries = json.loads(body)["record"]["entries"]
+    assert [each["reason"] for each in entries] == ["", "", "", "30 % below."]
+    assert entries[3]["subject"] == "GPU-1"
+
+
+def test_usual_figures_of_the_site_are_asked_for_by_who_shares(registry: Any, tmp_path: Path) -> None:
+    known = {
+        "type": "matmul", "check": "matmul", "gpu_model": "NVIDIA GH200 120GB", "unit": "FLOP/s",
+        "median": 7e14, "spread": 1e12, "nodes": 9, "samples": 30,
+    }  # fmt: skip
+    receiver = registry(200, json.dumps({"baselines": [known, known | {"gpu_model": "other"}]}).encode())
+    environment = {"GIPFEL_REGISTRY_URL": receiver.url, "GIPFEL_REGISTRY_TOKEN": "t"}
+    models = {"NVIDIA GH200 120GB", ""}
+    assert site_baselines("alps", models, environment=environment, root=tmp_path) == ()
+    environment["GIPFEL_SHARE_VETTING"] = "yes"
+    (found,) = site_baselines("alps", models, environment=environment, root=tmp_path)
+    assert found.median == 7e14
+    assert [path for path, *_ in receiver.got] == ["/api/baselines/alps?model=NVIDIA+GH200+120GB&days=30"]
+    for status, answer in (
+        (403, b"{}"),
+        (200, b"[" * 100_000),
+        (200, b"\xff"),
+        (200, b'{"baselines": [{}]}'),
+    ):
+        environment["GIPFEL_REGISTRY_URL"] = registry(status, answer).url
+        assert site_baselines("alps", models, environment=environment, root=tmp_path) == ()
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        environment["GIPFEL_REGISTRY_URL"] = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        assert site_baselines("alps", models, environment=environment, root=tmp_path, limit_s=0.2) == ()

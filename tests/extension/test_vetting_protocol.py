@@ -270,3 +270,25 @@ def test_any_text_is_a_protocol_or_an_error_of_one_line():
     assert not [each for each in refused if "\n" in each]
     assert loaded > 50
     assert len(refused) > 50
+
+
+def test_every_check_has_a_name_of_its_own():
+    """Results are told apart by it: two checks of one name would answer for each other."""
+    given = ("a", "a", "a (2)", "a (2)", "b")
+    entries = "".join(f"- {{name: {name}, type: affinity}}\n" for name in given)
+    names = [check.name for check in parse_protocol(f"checks:\n{entries}").checks]
+    assert names == ["a", "a (3)", "a (2)", "a (2) (2)", "b"]
+
+
+def test_another_demand_is_another_protocol():
+    text = "name: p\nchecks:\n- {{name: m, type: matmul, threshold: {{at_least: {}}}}}\n"
+    one, same = parse_protocol(text.format(5)), parse_protocol("# a comment\n" + text.format("5.0"))
+    assert one.digest == same.digest
+    assert one.digest != parse_protocol(text.format(6)).digest
+
+
+def test_a_protocol_does_not_drive_a_terminal():
+    text = 'name: "a\\e[31m"\ndescription: "b\\e]0;c\\a"\nchecks:\n- {name: "d\\e[2J", type: "\\e[31mX"}\n'
+    made = parse_protocol(text)
+    (check,) = made.checks
+    assert "\x1b" not in made.name + made.description + check.name + check.type + check.problem

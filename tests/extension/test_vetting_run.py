@@ -16,20 +16,36 @@ import pytest
 
 from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.scheduler.hostlist import expand_hostlist, fold_hostlist
-from gipfel_extension.vetting.model import CheckResult, Scope, Verdict
+from gipfel_extension.vetting.history import Exclusion, Exclusions
+from gipfel_extension.vetting.history.locking import locked
+from gipfel_extension.vetting.model import CheckResult, Scope, Severity, Verdict
+from gipfel_extension.vetting.probing import ProbeAnswer, ProbeSpec
 from gipfel_extension.vetting.protocol import VettingProtocol
 from gipfel_extension.vetting.protocol_load import parse_protocol
-from gipfel_extension.vetting.report import VettingReport, make_report, read_report
+from gipfel_extension.vetting.report import CheckColumn, VettingReport, make_report, read_report
 from gipfel_extension.vetting.report_table import Table
+from gipfel_extension.vetting.run import session
 from gipfel_extension.vetting.run.actions import Action, decide
 from gipfel_extension.vetting.run.board import Board
 from gipfel_extension.vetting.run.children import start_function, start_program
 from gipfel_extension.vetting.run.coordinator import Coordinator
-from gipfel_extension.vetting.run.messages import CheckDone, Hello, RunCheck, from_coordinator
+from gipfel_extension.vetting.run.desk import Desk
+from gipfel_extension.vetting.run.groups import run_groups
+from gipfel_extension.vetting.run.messages import (
+    CheckDone,
+    FindPort,
+    Hello,
+    PortFound,
+    RankEnd,
+    RanksDone,
+    RunCheck,
+    RunRanks,
+    from_coordinator,
+)
 from gipfel_extension.vetting.run.peers import Peers
 from gipfel_extension.vetting.run.place import Kind, Place
 from gipfel_extension.vetting.run.rendezvous import Door, Link
-from gipfel_extension.vetting.run.resubmit import read_job, request_of
+from gipfel_extension.vetting.run.resubmit import known_bad, read_job, request_of
 
 _TWO = parse_protocol(
     "name: two\nchecks:\n- {name: env, type: environment, parameters: {expected: {A: '1'}}}\n"
@@ -81,7 +97,7 @@ def _result(node: str, check: str, verdict: str = "pass", **more: Any) -> CheckR
 
 def test_who_does_not_know_the_token_is_nobody_and_a_stranger_only_waits(door: Door) -> None:
     peers = Peers(door, ["a", "b"])
-    agents = [FakeAgent(door, "a", token="guessed"), FakeAgent(door, "b"), FakeAgent(door, "c")]
+    agents = [FakeAgent(door, "a", token="gu\u00e9ssed"), FakeAgent(door, "b"), FakeAgent(door, "c")]
     try:
         _until(peers, lambda: "b" in peers.present and bool(peers.notes))
         assert set(peers.present) == {"b"}
@@ -374,3 +390,117 @@ def test_a_folded_hostlist_names_the_same_nodes(text: str) -> None:
     nodes = expand_hostlist(text)
     assert set(expand_hostlist(fold_hostlist(nodes))) == set(nodes)
     assert fold_hostlist([*nodes, *reversed(nodes)]) == fold_hostlist(nodes)
+
+
+def test_a_list_of_nodes_that_is_shorter_than_the_job_is_no_place() -> None:
+    """Whoever is not on the list would not be vetted, and nobody would notice."""
+    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURMD_NODENAME": "n1"}
+    job = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1"}
+    for broken in (
+        step,
+        step | {"SLURM_STEP_NODELIST": "n[1-2]", "SLURM_STEP_NUM_NODES": "3"},
+        job | {"SLURM_JOB_NUM_NODES": "2"},
+        job | {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_NUM_NODES": "4"},
+    ):
+        with pytest.raises(GipfelError, match="would not be vetted"):
+            Place.of(broken)
+    assert Place.of(step | {"SLURM_STEP_NODELIST": "n1"}).nodes == ("n1",)
+    assert Place.of(job | {"SLURM_JOB_NUM_NODES": "1"}).nodes == ("n1",)
+    assert Place.of({"SLURM_JOB_NUM_NODES": "4", "SLURMD_NODENAME": "n1"}).nodes == ("n1",)
+    for odd in ("a|b", "<b>", "n1\nn2", "-n", "n" * 300):
+        with pytest.raises(GipfelError, match="can't be the name of a node"):
+            Place.of({"GIPFEL_NODE": odd})
+
+
+def test_an_agent_cannot_make_a_check_unimportant_or_pass_for_a_group(door: Door, tmp_path: Path) -> None:
+    protocol = parse_protocol(
+        "checks:\n- {name: env, type: environment, parameters: {expected: {A: b}}}\n"
+        "- {name: pairs, type: collective, scope: pair}\n"
+    )
+    board = Board(protocol, ["a"], tmp_path, cluster="c", job="1")
+    peers = Peers(door, board.nodes)
+    agent = FakeAgent(door, "a")
+
+    def answer() -> None:
+        while agent.link.socket.poll(0):
+            message = from_coordinator(agent.link.socket.recv())
+            if isinstance(message, RunCheck):
+                name = dict(message.entry)["name"]  # type: ignore[call-overload]
+                verdict = "fail" if name == "env" else "pass"
+                forged = _result("a", str(name), verdict, severity="warning")
+                agent.say(CheckDone(task=message.task, results=(forged,)))
+
+    coordinator = Coordinator(board, peers, why_not=lambda _: "", ended=lambda: "", tick=answer)
+    assert coordinator.run() == ""
+    agent.link.close()
+    found = {each.check: each for each in board.results}
+    assert (found["env"].severity, found["env"].type) == (Severity.ERROR, "environment")
+    assert found["pairs"].verdict is Verdict.NOT_RUN
+    assert not board.report(ended=True, complete=True).vetted
+
+
+def test_two_runs_do_not_write_into_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "_OTHERS_S", 0.1)
+    place = Place(kind=Kind.MACHINE, node="n1", nodes=("n1",), cluster="c")
+    environment = {"GIPFEL_RUN": str(tmp_path), "GIPFEL_VETTING_HISTORY": str(tmp_path / "history")}
+    options = session.VettingOptions(protocol=parse_protocol("checks: []"))
+    (tmp_path / "vetting").mkdir()
+    with (
+        locked(tmp_path / "vetting" / ".lock"),
+        pytest.raises(GipfelError, match="Another vetting writes"),
+    ):
+        session.vet(options, place, environment)
+    # What an earlier run called good is not taken for this one's word, whenever it ends.
+    (tmp_path / "good_nodes.txt").write_text("n1\n")
+    seen: list[bool] = []
+    ended = session.vet(
+        options, place, environment, lambda _: seen.append((tmp_path / "good_nodes.txt").exists())
+    )
+    assert ended.report.exit_status == 1
+    assert not any(seen)
+    assert (tmp_path / "good_nodes.txt").read_text() == ""
+
+
+def test_whoever_failed_lately_is_excluded_from_the_next_job_as_well(tmp_path: Path) -> None:
+    now = time.time_ns()
+    environment = {"GIPFEL_VETTING_HISTORY": str(tmp_path)}
+    given = {"reason": "Slow.", "since_ns": now, "until_ns": now + 10**12}
+    Exclusions(tmp_path / "c").add(
+        [
+            Exclusion(node="n1", check="env", **given),
+            Exclusion(node="n2", check="another check", **given),
+            Exclusion(node="n3", **given),
+            Exclusion(node="n4", check="env", **given),
+        ]
+    )
+    column = CheckColumn(name="env", type="environment", scope=Scope.NODE)
+    report = VettingReport(protocol="p", cluster="c", started_ns=1, checks=(column,), good_nodes=("n4",))
+    assert known_bad(report, environment) == "n[1,3]"
+    assert known_bad(report.model_copy(update={"cluster": "elsewhere"}), environment) == ""
+
+
+@pytest.mark.parametrize("said", [(), (0,), (0, 0), (1, 2)])
+def test_a_rank_that_nobody_speaks_of_is_no_measurement(door: Door, said: tuple[int, ...]) -> None:
+    peers = Peers(door, ["a"])
+    agent = FakeAgent(door, "a")
+    end = time.monotonic() + 30
+
+    def answer() -> None:
+        assert time.monotonic() < end
+        while agent.link.socket.poll(0):
+            message = from_coordinator(agent.link.socket.recv())
+            if isinstance(message, FindPort):
+                agent.say(PortFound(task=message.task, port=9))
+            elif isinstance(message, RunRanks):
+                assert message.ranks == (0, 1)
+                good = ProbeAnswer(samples=(1.0, 1.0), unit="B/s")
+                ends = tuple(RankEnd(rank=rank, answer=good) for rank in said)
+                agent.say(RanksDone(task=message.task, ends=ends))
+
+    _until(peers, lambda: "a" in peers.present)
+    spec = ProbeSpec(argv=("probe",), time_limit_s=20)
+    (outcome,) = run_groups(Desk(peers, lambda: "", answer), spec, [("a",)])
+    agent.link.close()
+    assert outcome.accused == ("a",)
+    assert outcome.answer.samples == ()
+    assert "no answer for all of its ranks" in outcome.answer.error

@@ -1,5 +1,6 @@
 """``gipfel vet``: is every node of this job fit, and if not, which part of it is to blame."""
 
+import math
 import os
 import textwrap
 from pathlib import Path
@@ -20,13 +21,14 @@ _WIDTH = 80
 
 @click.command(
     epilog=examples(
-        "gipfel vet quick                                   all nodes of this job, or this machine",
-        "srun --ntasks-per-node=1 gipfel vet standard       the same as a job step of one's own",
-        "gipfel vet standard --action exclude || exit 1     in a batch script, before training",
+        "gipfel vet quick                              all nodes of this job",
+        "srun --ntasks-per-node=1 gipfel vet standard  the same as a step of one's own",
+        "gipfel vet standard --action exclude || exit  in a batch script, before training",
         "gipfel vet standard --action shrink --min-nodes 14",
         "gipfel vet ./my-protocol.yaml --json vetting.json",
-        "gipfel vet --list                                  protocols and types of checks",
-        "gipfel vet quick --show                            what a protocol does",
+        "gipfel vet --list                             protocols and types of checks",
+        "gipfel vet quick --show                       what a protocol does",
+        'sbatch --exclude="$(gipfel vet --excluded)" job.sh',
     )
 )
 @click.argument("protocol", metavar="PROTOCOL", default="")
@@ -61,6 +63,16 @@ _WIDTH = 80
     metavar="N",
     help="How often --action exclude may submit a job again.",
 )
+@click.option(
+    "--share/--no-share",
+    default=None,
+    help="Whether results of this and of later runs go to the site's registry, for its operators: nodes, "
+    "verdicts and figures, no paths and no values of variables. Without PROTOCOL it is only remembered. "
+    "As it stands, nothing is sent.",
+)
+@click.option(
+    "--excluded", is_flag=True, help="Print the nodes that failed of late, as --exclude of Slurm takes them."
+)
 @click.option("--list", "listing", is_flag=True, help="List protocols and types of checks.")
 @click.option("--show", is_flag=True, help="Show what PROTOCOL checks, and run nothing.")
 def vet(
@@ -72,6 +84,8 @@ def vet(
     time_limit: float | None,
     skip_vetted: str,
     resubmits: int,
+    share: bool | None,
+    excluded: bool,
     listing: bool,
     show: bool,
 ) -> int:
@@ -86,15 +100,20 @@ def vet(
     Exit status: 0 when every node that remains after the action is vetted, and at least --min-nodes remain;
     else 1, always with a report; 2 when PROTOCOL can't be read or is none.
     """
-    if listing:
-        return _list()
+    if listing or excluded:
+        return _list() if listing else _excluded()
+    if share is not None:
+        _consent(share=share, alone=not protocol)
     if not protocol:
-        raise click.UsageError("Which protocol? `gipfel vet --list` shows them.")
+        if share is None:
+            raise click.UsageError("Which protocol? `gipfel vet --list` shows them.")
+        return 0
     from ..vetting.run.session import VettingOptions, call_off, place_of, serve  # noqa: PLC0415
 
     if show:
         found = _load(protocol)
         return _NO_PROTOCOL if found is None else _show(found)
+    _see_that_it_can_be_done(time_limit, json_file)
     place = place_of(os.environ)
     if place.rank or place.extra:
         return serve(place, os.environ)
@@ -117,6 +136,38 @@ def vet(
     except BaseException:
         call_off(place, os.environ)
         raise
+
+
+def _see_that_it_can_be_done(time_limit: float | None, json_file: str) -> None:
+    """What is wrong with options is said before the run, and not after it."""
+    if time_limit is not None and not math.isfinite(time_limit):
+        raise click.UsageError("--time-limit is a number of seconds.")
+    if json_file not in {"", "-"} and not (folder := Path(json_file).expanduser().parent).is_dir():
+        raise click.UsageError(f"--json: there is no folder {folder}.")
+
+
+def _consent(*, share: bool, alone: bool) -> None:
+    from ..vetting.history.share import set_consent  # noqa: PLC0415
+
+    set_consent(share=share)
+    if alone:
+        where = "go to the registry of a site that has one" if share else "stay with you"
+        click.echo(f"From now on, the results of your vetting runs {where}.")
+
+
+def _excluded() -> int:
+    from ..vetting.history.exclusions import Exclusions, nodes_of  # noqa: PLC0415
+    from ..vetting.history.store import History, history_root  # noqa: PLC0415
+    from ..vetting.run.place import Place  # noqa: PLC0415
+
+    cluster = Place.cluster_of(os.environ)
+    known, wrong = Exclusions(History(history_root(os.environ), cluster).folder).read()
+    if wrong:
+        tell(f"note: {wrong}")
+    for each in known:
+        tell(f"{each.node}: {each.check}: {each.reason}" if each.check else f"{each.node}: {each.reason}")
+    click.echo(nodes_of(known))
+    return 0
 
 
 def _load(name: str) -> "VettingProtocol | None":

@@ -18,6 +18,7 @@ _DAY_NS = 24 * _HOUR_NS
 #: Of one report; a larger one is shortened by its sender.
 MOST_RESULTS = 50_000
 _MOST_RESULTS_PER_HOUR = 400_000
+_MOST_WITHDRAWALS_PER_HOUR = 3
 _PIECE = 2000
 
 
@@ -108,8 +109,19 @@ def _check_rate(session: Session, sender: Sender, settings: Settings, results: i
         raise Refused(429, f"More than {_MOST_RESULTS_PER_HOUR} results within an hour.")
 
 
-def withdraw(session: Session, reporter: str) -> int:
-    """Delete all that one user sent; returns how many reports that were."""
+def withdraw(session: Session, reporter: str, *, now_ns: int) -> int:
+    """Delete all that one user sent; returns how many reports that were.
+
+    Raises
+    ------
+    Refused
+        They did so a few times within the last hour: who deletes what counts could send without end.
+    """
+    lately = select(func.count()).where(
+        AuditRow.actor == reporter, AuditRow.event == "withdraw", AuditRow.at_ns > now_ns - _HOUR_NS
+    )
+    if (session.scalar(lately) or 0) >= _MOST_WITHDRAWALS_PER_HOUR:
+        raise Refused(429, f"More than {_MOST_WITHDRAWALS_PER_HOUR} withdrawals within an hour.")
     gone = session.scalars(delete(ReportRow).where(ReportRow.reporter == reporter).returning(ReportRow.id))
     return len(gone.all())
 

@@ -8,7 +8,9 @@ OPERATE = "custom:gipfel-registry:operate"
 #: For ``c.JupyterHub.custom_scopes``.
 SCOPES = {
     READ: {"description": "Read vetting results of all nodes, and who sent them"},
-    WRITE: {"description": "Send vetting results of one's own jobs, and take them back"},
+    WRITE: {
+        "description": "Send vetting results of one's own jobs, take them back, and ask for usual figures"
+    },
     VOUCH: {
         "description": "Send vetting results that are enough alone for a rule of recovery",
         "subscopes": [WRITE],

@@ -99,11 +99,18 @@ class Registry:
             await asyncio.gather(*self._tasks)
 
     async def withdraw(self, reporter: str) -> int:
-        """Delete what somebody sent; returns how many reports."""
+        """Delete what somebody sent; returns how many reports.
+
+        Raises
+        ------
+        Refused
+            They did so too often.
+        """
 
         def take_back(session: Session) -> int:
-            count = withdraw(session, reporter)
-            audit(session, "withdraw", f"{count} reports", actor=reporter, at_ns=self._clock())
+            now = self._clock()
+            count = withdraw(session, reporter, now_ns=now)
+            audit(session, "withdraw", f"{count} reports", actor=reporter, at_ns=now)
             return count
 
         return await self.ask(take_back)

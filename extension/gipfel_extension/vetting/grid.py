@@ -188,7 +188,7 @@ def _culprits(results: Iterable[CheckResult]) -> list[Culprit]:
             who=_names(_who(each) for each in group),
             checks=_names(each.check for each in group),
             verdict=verdict.value,
-            reason=_cut(reason),
+            reason=_cut(reason if reason.endswith((".", "!", "?")) else f"{reason}."),
             fix=_cut(group[0].fix),
         )
         for (reason, verdict), group in groups.items()

@@ -1,9 +1,10 @@
 """What a check says: verdicts, scopes, findings and results."""
 
+import math
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field, JsonValue
+from pydantic import AfterValidator, Field, JsonValue
 
 from gipfel_cluster.model import Frozen, one_line
 
@@ -26,6 +27,17 @@ class Verdict(StrEnum):
 def worst(verdicts: "list[Verdict] | tuple[Verdict, ...]") -> Verdict:
     """The worst of them; not run where there is none, because no verdict is not a pass."""
     return max(verdicts, key=lambda verdict: verdict.rank, default=Verdict.NOT_RUN)
+
+
+def _finite(value: float | None) -> float | None:
+    # Beside NaN every comparison says no, and "not below the limit" would be a pass.
+    return value if value is None or math.isfinite(value) else None
+
+
+#: A measured number; None where nothing was measured, and instead of NaN and infinity.
+Figure = Annotated[float | None, AfterValidator(_finite)]
+#: A measured number that must be one.
+Sample = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Scope(StrEnum):
@@ -63,9 +75,9 @@ class Finding(Frozen):
     reason: str
     fix: str = ""
     subject: str = ""
-    figure: float | None = None
+    figure: Figure = None
     unit: str = ""
-    samples: tuple[float, ...] = ()
+    samples: tuple[Sample, ...] = ()
     model: str = ""
     evidence: dict[str, JsonValue] = Field(default_factory=dict)
 
@@ -101,9 +113,9 @@ class CheckResult(Frozen):
     verdict: Verdict
     reason: str
     fix: str = ""
-    figure: float | None = None
+    figure: Figure = None
     unit: str = ""
-    samples: tuple[float, ...] = ()
+    samples: tuple[Sample, ...] = ()
     threshold: str = ""
     started_ns: int = 0
     seconds: Annotated[float, Field(ge=0)] = 0.0

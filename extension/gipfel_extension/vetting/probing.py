@@ -7,7 +7,7 @@ torch.distributed reads them.
 
 import json
 from pathlib import Path
-from typing import Protocol
+from typing import Annotated, Protocol
 
 from pydantic import Field, JsonValue, ValidationError
 
@@ -61,9 +61,9 @@ class ProbeAnswer(Frozen):
     """
 
     error: str = ""
-    samples: tuple[float, ...] = ()
+    samples: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] = ()
     unit: str = ""
-    wrong: int = 0
+    wrong: Annotated[int, Field(ge=0)] = 0
     missing: str = ""
     devices: tuple[dict[str, JsonValue], ...] = ()
     evidence: dict[str, JsonValue] = Field(default_factory=dict)

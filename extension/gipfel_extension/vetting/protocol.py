@@ -1,5 +1,6 @@
 """A protocol: which checks vet a node, with which limits, and what is tolerated."""
 
+import hashlib
 from typing import Annotated
 
 from pydantic import Field, JsonValue
@@ -80,6 +81,13 @@ class VettingProtocol(Frozen):
     def runnable(self) -> tuple[ProtocolCheck, ...]:
         """The checks that can be run, in their order."""
         return tuple(check for check in self.checks if not check.problem)
+
+    @property
+    def digest(self) -> str:
+        """Names what its checks demand: another one is another protocol, whatever it is called."""
+        told = {"line", "notes", "problem", "fix"}
+        demands = "\n".join(check.model_dump_json(exclude=told) for check in self.checks)
+        return hashlib.sha256(demands.encode()).hexdigest()[:16]
 
     def problems(self) -> tuple[CheckResult, ...]:
         """What is wrong with the protocol itself, as verdicts that count for every node."""

@@ -6,6 +6,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from gipfel_cluster.model import one_line
+
 from .checks.registry import UnknownCheck, check_class
 from .model import Scope
 from .protocol import ProtocolCheck
@@ -25,7 +27,7 @@ def entry_of(document: Mapping[str, Any], *, line: int = 0) -> ProtocolCheck:
     lines = getattr(document, "lines", {})
     type_ = str(document.get("type") or "")
     name = str(document.get("name") or type_ or "without a name")[:200]
-    name = " ".join(name.split())
+    name = one_line(name) or "without a name"
     unknown = [key for key in document if key not in KEYS]
     if unknown:
         at = lines.get(unknown[0], line)
@@ -84,7 +86,10 @@ def validated(  # noqa: PLR0911 - one for each part that can be wrong
 
 def broken(name: str, type_: str, line: int, problem: str, fix: str) -> ProtocolCheck:
     """An entry that can't be run."""
-    return ProtocolCheck(name=name, type=type_[:80] or "unknown", line=line, problem=problem[:600], fix=fix)
+    # What it quotes is the file's: it must not drive a terminal.
+    return ProtocolCheck(
+        name=name, type=one_line(type_)[:80] or "unknown", line=line, problem=one_line(problem)[:600], fix=fix
+    )
 
 
 def near(word: str, known: Iterable[str]) -> str:
@@ -100,7 +105,7 @@ def telling(error: ValidationError) -> Any:
 
 
 def _instead(error: UnknownCheck) -> str:
-    return f"Did you mean {error.near!r}?" if error.near else "`gipfel vet --help` names what there is."
+    return f"Did you mean {error.near!r}?" if error.near else "`gipfel vet --list` names what there is."
 
 
 def _fields(found: Any) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gipfel_cluster.model import GipfelError
+from gipfel_cluster.model import GipfelError, one_line
 
 from .protocol import ProtocolCheck, VettingProtocol
 from .protocol_entry import broken, entry_of, near
@@ -77,8 +77,8 @@ def _protocol(document: YamlMapping, source: str, where: str) -> VettingProtocol
     name = document.get("name")
     checks = [check for number, entry in enumerate(entries, 1) for check in _entries(entry, number, document)]
     return VettingProtocol(
-        name=" ".join(str(name or Path(source).stem).split())[:200],
-        description=" ".join(str(document.get("description") or "").split()),
+        name=one_line(str(name or Path(source).stem))[:200],
+        description=one_line(str(document.get("description") or "")),
         checks=tuple(_unique(checks)),
         source=source,
         time_limit_s=_time_limit(document, where),
@@ -101,12 +101,17 @@ def _entries(entry: Any, number: int, document: YamlMapping) -> tuple[ProtocolCh
 
 def _unique(checks: list[ProtocolCheck]) -> list[ProtocolCheck]:
     """A report names a check by its name: a second one of the same name is numbered."""
-    seen: dict[str, int] = {}
+    taken: set[str] = set()
+    # A name that somebody wrote is not given to another check.
+    written = {check.name for check in checks}
     unique = []
     for check in checks:
-        seen[check.name] = seen.get(check.name, 0) + 1
-        number = seen[check.name]
-        unique.append(check.model_copy(update={"name": f"{check.name} ({number})"}) if number > 1 else check)
+        name, number = check.name, 1
+        while name in taken or (number > 1 and name in written):
+            number += 1
+            name = f"{check.name} ({number})"
+        taken.add(name)
+        unique.append(check.model_copy(update={"name": name}))
     return unique
 
 

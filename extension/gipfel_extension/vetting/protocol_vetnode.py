@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, ValidationError
 
-from gipfel_cluster.model import Frozen
+from gipfel_cluster.model import Frozen, one_line
 
 from .checks.registry import check_class
 from .protocol import ProtocolCheck
@@ -154,7 +154,7 @@ _LISTING_3 = ("nccl_eval.NCCEval", "nccl_eval.NCCLEval")
 def from_vetnode(document: YamlMapping, *, line: int) -> tuple[ProtocolCheck, ...]:
     """Our checks for one of vetnode's; one with its `problem` where it can't be run."""
     type_ = str(document["type"])
-    name = " ".join(str(document.get("name") or type_).split())[:200]
+    name = one_line(str(document.get("name") or type_))[:200] or "without a name"
     short = type_.removeprefix(_MODULES)
     if short not in TYPES:
         fix = (

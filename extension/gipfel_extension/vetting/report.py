@@ -55,6 +55,8 @@ class VettingReport(Frozen):
     ----------
     started_ns, ended_ns
         UTC, in nanoseconds; no end as long as it runs.
+    digest
+        Of what the protocol demands; see `VettingProtocol.digest`.
     complete
         Whether the run came to its own end; false while it runs, and after it was interrupted.
     vetted
@@ -69,6 +71,7 @@ class VettingReport(Frozen):
 
     schema_version: Literal[1] = 1
     protocol: str
+    digest: str = ""
     source: str = ""
     cluster: str = ""
     job: str = ""
@@ -231,6 +234,7 @@ def make_report(
     accused = _accused(protocol, judged, said)
     return VettingReport(
         protocol=protocol.name,
+        digest=protocol.digest,
         source=protocol.source,
         cluster=cluster,
         job=job,

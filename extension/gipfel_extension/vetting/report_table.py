@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gipfel_cluster.model import one_line
 
-from .model import CheckResult, Verdict
+from .model import CheckResult, Severity, Verdict
 from .report import NodeReport, VettingReport
 
 WIDTH = 80
@@ -60,11 +60,12 @@ class Table:
 
     def _title(self, report: VettingReport) -> str:
         count = f"{len(report.nodes)} node{'s' if len(report.nodes) != 1 else ''}"
+        checks = f"{len(report.checks)} check{'s' if len(report.checks) != 1 else ''}"
         end = report.ended_ns
         state = "" if end is None else f", {(end - report.started_ns) / 1e9:.0f} s"
         if end is not None and not report.complete:
             state += ", not complete"
-        return self._cut(f"Vetting by {report.protocol}: {count}, {len(report.checks)} checks{state}")
+        return self._cut(f"Vetting by {report.protocol}: {count}, {checks}{state}")
 
     def _row(
         self, report: VettingReport, node: NodeReport, cells: Mapping[tuple[str, str], Verdict], columns: int
@@ -114,7 +115,10 @@ class Table:
             who = _names(each.node or each.subject for each in group)
             checks = _names(each.check for each in group)
             ended = reason if reason.endswith((".", "!", "?")) else f"{reason}."
-            text = f"{who}: {checks}: {verdict.value.replace('_', ' ')}: {ended} {group[0].fix}".rstrip()
+            word = verdict.value.replace("_", " ")
+            if all(each.severity is not Severity.ERROR for each in group):
+                word += " (a warning)"
+            text = f"{who}: {checks}: {word}: {ended} {group[0].fix}".rstrip()
             first = f"{self._shape(verdict)} "
             wrapped = textwrap.wrap(self._words(text), self._width - 2) or [""]
             lines += [first + wrapped[0], *(f"  {line}" for line in wrapped[1:])]

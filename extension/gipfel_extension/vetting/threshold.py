@@ -49,7 +49,7 @@ class Threshold(Limits):
     of_best_known: Annotated[Quantity, Field(gt=0, le=1)] | None = None
     below_median: Share | None = None
     above_median: Annotated[Quantity, Field(gt=0)] | None = None
-    mads: Annotated[float, Field(ge=0)] = 4.0
+    mads: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 4.0
     below_baseline: Share | None = None
     degraded_below: Share = 0.04
     source: Line = ""

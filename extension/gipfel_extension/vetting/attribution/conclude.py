@@ -104,10 +104,14 @@ def _convicted(node: str, state: PairState, evidence: Evidence, switch: str) -> 
         return Verdict.INCONCLUSIVE, text, "Leave the nodes of this switch out, and tell the operators."
     fix = "Leave this node out, and tell the operators."
     below = _below(against)
-    if below >= _BAD_FROM * state.settings.bad_below and below >= state.settings.mads * evidence.noise:
+    bad, far = below >= _BAD_FROM * state.settings.bad_below, below >= state.settings.mads * evidence.noise
+    if bad and (far or node in evidence.unmistakable):
         return Verdict.FAIL, f"{below:.0%} below the other pairs, with {met}.", fix
     if _two_modes(against, state, evidence):
         return Verdict.FAIL, f"It has two modes, seen with {met}: part of its samples is far below.", fix
+    if bad:
+        text = f"{below:.0%} below the other pairs, with {met}; but these vary too much to be sure."
+        return Verdict.INCONCLUSIVE, text, "Vet it again when the nodes do nothing else."
     text = f"{below:.1%} below the other pairs, with {met}."
     return Verdict.DEGRADED, text, "It slows a large run down a little."
 

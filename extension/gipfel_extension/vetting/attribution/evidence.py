@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from .state import PairMeasurement, PairState
 from .statistics import NORMAL, mad, percentile
+from .unmistakable import below_all
 
 #: Noise of a pair's median is taken to be this share at least: a handful of pairs shows too little of it.
 _LEAST_NOISE = 0.006
@@ -80,6 +81,8 @@ class Evidence:
         Nodes that were slow with two partners at least, which are good themselves, or did not answer.
     links
         Pairs that were slow again and again, although both nodes are good with others.
+    unmistakable
+        A node that is below all others whatever the noise is, if there is one.
     """
 
     reference: float | None
@@ -91,6 +94,7 @@ class Evidence:
     convicted: frozenset[str]
     links: frozenset[tuple[str, str]]
     met: Mapping[str, frozenset[str]]
+    unmistakable: frozenset[str] = frozenset()
 
 
 def weigh(state: PairState) -> Evidence:
@@ -109,8 +113,10 @@ def weigh(state: PairState) -> Evidence:
             readings[node].append(each)
     fixed = {node: tuple(each) for node, each in readings.items()}
     links = _links(counted)
-    silent = {node for each in state.measurements for node in each.accused}
-    cleared, direct, convicted = _explain(state.nodes, fixed, links, silent)
+    known = {node for each in state.measurements for node in each.accused}
+    unmistakable = below_all([each.measurement for each in counted], state.settings.bad_below)
+    known |= unmistakable
+    cleared, direct, convicted = _explain(state.nodes, fixed, links, known)
     met = {
         node: frozenset(
             each.other(node)
@@ -119,7 +125,9 @@ def weigh(state: PairState) -> Evidence:
         )
         for node in state.nodes
     }
-    return Evidence(reference, noise, fixed, busy, cleared, direct, convicted, links, met)
+    return Evidence(
+        reference, noise, fixed, busy, cleared, direct, convicted, links, met, unmistakable=unmistakable
+    )
 
 
 def _reference(state: PairState) -> tuple[float | None, float]:
@@ -191,10 +199,10 @@ def _explain(
     nodes: Iterable[str],
     readings: Mapping[str, tuple[Reading, ...]],
     links: frozenset[tuple[str, str]],
-    silent: Iterable[str],
+    known: Iterable[str],
 ) -> tuple[frozenset[str], dict[str, frozenset[str]], frozenset[str]]:
     """Convict step by step: what a convicted node explains no longer counts against its partners."""
-    convicted = set(silent)
+    convicted = set(known)
     while True:
         table = {node: _tally(node, readings.get(node, ()), convicted, links) for node in nodes}
         left = [node for node in nodes if node not in convicted and table[node].good]

@@ -36,7 +36,7 @@ class PairSettings(Frozen):
     confirm_rounds: Annotated[int, Field(ge=0, le=32)] = 8
     bad_below: Annotated[Quantity, Field(gt=0, lt=1)] = 0.10
     degraded_below: Annotated[Quantity, Field(gt=0, lt=1)] = 0.04
-    mads: Annotated[float, Field(ge=0)] = 4.0
+    mads: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 4.0
     floor: Annotated[Quantity, Field(ge=0)] = 0.0
     baseline: Annotated[Quantity, Field(ge=0)] = 0.0
 

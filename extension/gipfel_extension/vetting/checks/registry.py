@@ -77,8 +77,9 @@ def check_class(type_: str) -> type[Check] | type[GroupCheck]:
         raise UnknownCheck(type_, f"There is no check of type {type_[:80]!r}.", near)
     try:
         loaded = point.load()
-    # What another package does when it is imported is its own; here it is a verdict that does not pass.
-    except Exception as error:
+    # What another package does when it is imported is its own; here it is a verdict that does not pass. One
+    # that exits would end the run, with whatever status it likes.
+    except (Exception, SystemExit) as error:
         raise UnknownCheck(
             type_, f"The check {type_[:80]!r} of {point.value} can't be imported: {error}."
         ) from error

@@ -1,28 +1,18 @@
 """What is remembered of one vetting run: a verdict per node and check, and the figure behind it."""
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from gipfel_cluster.model import Frozen, Line, one_line
 
-from ..model import CheckResult, Scope, Severity, Verdict
+from ..model import CheckResult, Figure, Scope, Severity, Verdict
 
 _MOST_RESULTS = 200_000
 _MOST_CODES = 32
 #: In the evidence of a verdict that history decided: what it was before.
 BEFORE = "before_history"
-
-
-def _finite(value: float | None) -> float | None:
-    # JSON has no NaN, and a figure that is none would sort anywhere.
-    return value if value is None or math.isfinite(value) else None
-
-
-#: A measured number; None where there is none, and instead of NaN and infinity.
-Figure = Annotated[float | None, AfterValidator(_finite)]
 
 
 class HistoryEntry(Frozen):
@@ -45,12 +35,16 @@ class HistoryEntry(Frozen):
 
 
 class VettingRecord(Frozen):
-    """One run as the history keeps it; ``vetted`` are the nodes that the run itself called good."""
+    """One run as the history keeps it.
+
+    ``vetted`` are the nodes that the run itself called good, ``digest`` names what its protocol demanded.
+    """
 
     version: Literal[1] = 1
     cluster: Line = Field(max_length=128)
     job: Line = Field("", max_length=64)
     protocol: Line = Field(max_length=200)
+    digest: Line = Field("", max_length=64)
     started_ns: int = Field(ge=0)
     ended_ns: int = Field(ge=0)
     complete: bool = False
@@ -68,6 +62,7 @@ def record_of(
     ended_ns: int,
     complete: bool,
     vetted: Collection[str],
+    digest: str = "",
     models: Mapping[str, str] | None = None,
 ) -> VettingRecord:
     """What of a report is remembered.
@@ -86,6 +81,7 @@ def record_of(
         cluster=one_line(cluster)[:128],
         job=one_line(job)[:64],
         protocol=one_line(protocol)[:200],
+        digest=digest,
         started_ns=started_ns,
         ended_ns=ended_ns,
         complete=complete,

@@ -1,7 +1,7 @@
 """Nodes that a user does not want for a while: for one check or for all, with a reason, never for ever."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -9,6 +9,7 @@ from pydantic import Field, ValidationError
 
 from gipfel_cluster.model import Frozen, GipfelError, Line
 from gipfel_cluster.runs import write_atomically
+from gipfel_cluster.scheduler.hostlist import fold_hostlist
 
 from .locking import locked
 
@@ -23,6 +24,11 @@ class Exclusion(Frozen):
     reason: Line = Field(min_length=1, max_length=500)
     since_ns: int = Field(ge=0)
     until_ns: int = Field(ge=0)
+
+
+def nodes_of(exclusions: Iterable[Exclusion], checks: Collection[str] | None = None) -> str:
+    """The nodes as a hostlist; with `checks` only those that are out for one of them, or for everything."""
+    return fold_hostlist({each.node for each in exclusions if checks is None or each.check in {"", *checks}})
 
 
 class _Content(Frozen):

@@ -25,6 +25,7 @@ def record_of_report(report: VettingReport) -> VettingRecord:
         cluster=report.cluster or "local",
         job=report.job,
         protocol=report.protocol,
+        digest=report.digest,
         started_ns=report.started_ns,
         ended_ns=max(report.started_ns, report.ended_ns or last),
         complete=report.complete,

@@ -6,6 +6,7 @@ import os
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal
 
@@ -15,17 +16,23 @@ from gipfel_cluster.model import Frozen, GipfelError, Line, one_line
 from gipfel_cluster.runs import write_atomically
 
 from ..model import Verdict
-from .entry import VettingRecord
+from .entry import HistoryEntry, VettingRecord
 from .store import history_root
 
 _ANSWER_S = 10.0
 _MOST_ANSWER_BYTES = 4000
 _MOST_RESULTS = 50_000
 _CONSENT = "consent.json"
+#: Types of checks whose sentences name GPUs, links, memory and figures alone.
+_ABOUT_HARDWARE = frozenset({
+    "agent", "gpu_count", "gpu_memory", "temperature", "clocks", "power_limit", "ecc", "remapped_rows", "xid",
+    "nvlink", "pcie", "memory_bandwidth", "matmul", "host_copy", "affinity", "host_memory", "shared_memory",
+    "compute_mode", "collective", "clock_offset",
+})  # fmt: skip
 
 
 class SharedReport(Frozen):
-    """What the registry is told of one run: no paths, no environment, no command, no user name.
+    """What the registry is told of one run: no paths, no values of variables, no command, no user name.
 
     Who sent it is the registry's to find out, from the token.
     """
@@ -92,15 +99,18 @@ def share_record(
     ``GIPFEL_REGISTRY_TOKEN``, else ``JUPYTERHUB_API_TOKEN``, who sends.
     """
     environment = os.environ if environment is None else environment
-    url = environment.get("GIPFEL_REGISTRY_URL", "")
-    token = environment.get("GIPFEL_REGISTRY_TOKEN") or environment.get("JUPYTERHUB_API_TOKEN", "")
     if not consents(environment, root=root):
         return Shared(sent=False, words="The results stay with you: you did not agree to share them.")
-    if missing := _missing(url, token):
+    if missing := _missing(*_address(environment)):
         return Shared(sent=False, words=f"The results were not shared: {missing}")
     try:
-        report = SharedReport(record=_shortened(record), versions=dict(versions or {}))
-        return _post(f"{url.rstrip('/')}/api/reports", report.model_dump_json().encode(), token, limit_s)
+        report = SharedReport(
+            record=_without_what_is_private(_shortened(record)), versions=dict(versions or {})
+        )
+        body = report.model_dump_json().encode()
+        with asked("api/reports", environment, body=body, limit_s=limit_s) as answer:
+            answer.read(_MOST_ANSWER_BYTES)
+        return Shared(sent=True, words="The results were sent to the site's registry.")
     except urllib.error.HTTPError as error:
         return Shared(sent=False, words=f"The registry refused the results: {_reason(error)}")
     except (OSError, ValueError, http.client.HTTPException) as error:
@@ -116,6 +126,28 @@ def _shortened(record: VettingRecord) -> VettingRecord:
     return record.model_copy(update={"entries": tuple(kept[:_MOST_RESULTS])})
 
 
+def _without_what_is_private(record: VettingRecord) -> VettingRecord:
+    """The record without sentences that may hold what is the user's own.
+
+    Those of checks of the hardware that failed or are degraded stay: they say what is wrong with the node.
+    Others may name paths, values of variables, or what a program printed.
+    """
+    return record.model_copy(update={"entries": tuple(map(_public, record.entries))})
+
+
+def _public(entry: HistoryEntry) -> HistoryEntry:
+    if entry.type not in _ABOUT_HARDWARE:
+        return entry.model_copy(update={"reason": "", "subject": ""})
+    told = entry.verdict in {Verdict.FAIL, Verdict.DEGRADED}
+    return entry if told else entry.model_copy(update={"reason": ""})
+
+
+def _address(environment: Mapping[str, str]) -> tuple[str, str]:
+    """Where the registry is, and the token that says who asks."""
+    token = environment.get("GIPFEL_REGISTRY_TOKEN") or environment.get("JUPYTERHUB_API_TOKEN", "")
+    return environment.get("GIPFEL_REGISTRY_URL", ""), token
+
+
 def _missing(url: str, token: str) -> str:
     if not url:
         return "this site has no registry of vetting results."
@@ -126,15 +158,27 @@ def _missing(url: str, token: str) -> str:
     return ""
 
 
-def _post(url: str, body: bytes, token: str, limit_s: float) -> Shared:
+def asked(
+    path: str, environment: Mapping[str, str], *, body: bytes | None = None, limit_s: float = _ANSWER_S
+) -> AbstractContextManager[http.client.HTTPResponse]:
+    """The registry's answer to a request of this user; with a body it is posted.
+
+    Raises
+    ------
+    OSError, ValueError
+        There is none, it does not answer, or refuses.
+    """
+    url, token = _address(environment)
+    if missing := _missing(url, token):
+        raise ValueError(missing)
     headers = {"Authorization": f"token {token}", "Content-Type": "application/json"}
-    request = urllib.request.Request(url, data=body, headers=headers)  # noqa: S310 - checked by `_missing`
+    # The address was checked by `_missing`.
+    request = urllib.request.Request(f"{url.rstrip('/')}/{path}", data=body, headers=headers)  # noqa: S310
     # The hub is not behind the proxy that the environment may name for the internet, and a redirect would
     # carry the token elsewhere.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
-    with opener.open(request, timeout=limit_s) as answer:
-        answer.read(_MOST_ANSWER_BYTES)
-    return Shared(sent=True, words="The results were sent to the site's registry.")
+    answer: AbstractContextManager[http.client.HTTPResponse] = opener.open(request, timeout=limit_s)
+    return answer
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -12,6 +12,7 @@ def recently_vetted(
     nodes: Collection[str],
     *,
     protocol: str,
+    digest: str = "",
     within_s: float,
     excluded: Collection[Exclusion] = (),
     now_ns: int | None = None,
@@ -20,7 +21,7 @@ def recently_vetted(
 
     A node may be skipped when the last run of the same protocol that tested it ended within `within_s`
     seconds, was complete, and called it good, no later run of any protocol called it anything else, and no
-    exclusion names it.
+    exclusion names it. With a `digest`, the protocol must also have demanded the same.
     """
     now = time.time_ns() if now_ns is None else now_ns
     latest: dict[str, int] = {}
@@ -29,7 +30,7 @@ def recently_vetted(
         for node in {entry.node for entry in record.entries} | good:
             if node not in good:
                 latest.pop(node, None)
-            elif record.protocol == protocol:
+            elif record.protocol == protocol and digest in {"", record.digest}:
                 latest[node] = record.ended_ns
     barred = {each.node for each in excluded if each.until_ns > now}
     oldest = now - int(within_s * 1e9)

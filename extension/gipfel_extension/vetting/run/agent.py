@@ -16,7 +16,7 @@ from pathlib import Path
 import zmq
 
 from gipfel_cluster.job.orphans import adopt_orphans, end_descendants
-from gipfel_cluster.model import Frozen, one_line
+from gipfel_cluster.model import Frozen, GipfelError, one_line
 
 from ..probing import ProbeAnswer
 from .messages import (
@@ -306,9 +306,14 @@ def main(arguments: list[str]) -> int:
     except ValueError:
         _complain(f"There is no vetting run: {RENDEZVOUS_VARIABLE} is not set.")
         return 2
+    try:
+        node = arguments[1] if arguments else node_name(os.environ)
+    except GipfelError as error:
+        _complain(str(error))
+        return 2
     agent = Agent(
         lambda: rendezvous,
-        node=arguments[1] if arguments else node_name(os.environ),
+        node=node,
         parent=int(arguments[0]) if arguments else None,
         environment=os.environ,
     )

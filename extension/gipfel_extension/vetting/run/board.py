@@ -6,6 +6,7 @@ from pathlib import Path
 
 from gipfel_cluster.model import GipfelError
 
+from ..attribution.compare import compare_with_allocation
 from ..model import CheckResult
 from ..protocol import VettingProtocol
 from ..report import VettingReport, make_report
@@ -58,6 +59,18 @@ class Board:
         """The same verdicts, judged anew."""
         self.results = list(results)
         self.changes += 1
+
+    def compared(self, results: Sequence[CheckResult]) -> Sequence[CheckResult]:
+        """Verdicts with what thresholds relative to each other, or to earlier runs, say of their figures."""
+        stored = self.past.baselines(self._models(results))
+        return compare_with_allocation(self.protocol, results, stored)
+
+    def _models(self, results: Sequence[CheckResult]) -> set[str]:
+        """The GPU models that were found, where a threshold asks for stored figures."""
+        wanted = {
+            each.name for each in self.protocol.checks if each.threshold and each.threshold.below_baseline
+        }
+        return {str(each.evidence.get("model") or "") for each in results if each.check in wanted}
 
     def run(self, node: str, check: str) -> None:
         """What runs on a node now; empty for nothing."""

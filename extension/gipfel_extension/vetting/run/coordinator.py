@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 
 from pydantic import JsonValue
 
-from ..attribution.compare import compare_with_allocation
 from ..model import CheckResult, Scope, Verdict
 from ..one_check import is_group, time_limit
 from ..protocol import ProtocolCheck
@@ -93,10 +92,7 @@ class Coordinator:
                     entry = waiting[node].pop(0)
                     self.board.run(node, entry.name)
                     active[node] = (entry, self._give(node, entry))
-        compared = compare_with_allocation(
-            self.board.protocol, self.board.results, self.board.past.baselines()
-        )
-        self.board.replace(compared)
+        self.board.replace(self.board.compared(self.board.results))
 
     def _own_checks(self, node: str) -> list[ProtocolCheck]:
         """What this node runs; of what it need not run again it is said why."""
@@ -179,9 +175,16 @@ def _results(entry: ProtocolCheck, node: str, ticket: Ticket) -> Sequence[CheckR
         return []
     if answer.problem:
         return [entry.not_run(node, node, answer.problem, "See why this node is slow, or give it more time.")]
-    stray = [each for each in answer.results if each.check != entry.name]
-    if stray or not (answer.results or is_group(entry)):
+    group = is_group(entry)
+    # Of a group's check a node says alone what it lacks: that it is good is for the group to find out.
+    stray = [
+        each
+        for each in answer.results
+        if each.check != entry.name or (group and each.verdict is Verdict.PASS)
+    ]
+    if stray or not (answer.results or group):
         return [
             entry.not_run(node, node, "The check gave no verdict.", "Report it to whoever wrote the check.")
         ]
-    return answer.results
+    own = {"type": entry.type, "scope": entry.scope, "severity": entry.severity}
+    return [each.model_copy(update=own) for each in answer.results]

@@ -91,8 +91,9 @@ class GroupChecks:
         reason = "The job has one GPU on this node: there is no link between GPUs to measure."
         self._board.add([_without_object(entry, node, reason) for node in alone])
         started = time.time_ns()
-        for outcome in run_groups(self._desk, spec, [(node,) for node in able if node not in alone]):
-            self._board.add([_judged(entry, outcome, outcome.nodes[0], started)])
+        outcomes = run_groups(self._desk, spec, [(node,) for node in able if node not in alone])
+        judged = [_judged(entry, outcome, outcome.nodes[0], started) for outcome in outcomes]
+        self._board.add(self._board.compared(judged))
 
     def _over_all(self, entry: ProtocolCheck, spec: ProbeSpec, able: Sequence[str]) -> None:
         left = tuple(able)
@@ -111,7 +112,7 @@ class GroupChecks:
             reason = "It gave no figure: nodes were lost in it again and again."
             self._board.add([entry.not_run(node, node, reason) for node in left])
             return
-        self._board.add([_judged(entry, outcome, "", started)])
+        self._board.add(self._board.compared([_judged(entry, outcome, "", started)]))
 
 
 def _judged(entry: ProtocolCheck, outcome: GroupOutcome, node: str, started_ns: int) -> CheckResult:

@@ -39,6 +39,7 @@ class _Group:
     started: float = field(default_factory=time.monotonic)
     port: Ticket | None = None
     ranks: list[Ticket] = field(default_factory=list)
+    given: dict[int, tuple[int, ...]] = field(default_factory=dict)
     died_at: float | None = None
     stopped: bool = False
     outcome: GroupOutcome | None = None
@@ -106,7 +107,9 @@ def _start_ranks(desk: Desk, spec: ProbeSpec, group: _Group) -> None:
                 address=address,
             )
 
-        group.ranks.append(desk.give(hello.node, run, spec.time_limit_s))
+        ticket = desk.give(hello.node, run, spec.time_limit_s)
+        group.ranks.append(ticket)
+        group.given[ticket.number] = ranks
 
 
 def _ranks_of(spec: ProbeSpec, gpus: int, *, alone: bool) -> int:
@@ -123,13 +126,9 @@ def _broken(ticket: Ticket) -> bool:
 
 def _outcome(group: _Group) -> GroupOutcome:
     seconds = time.monotonic() - group.started
-    ends = [
-        (ticket.node, end)
-        for ticket in group.ranks
-        if isinstance(ticket.answer, RanksDone)
-        for end in ticket.answer.ends
-    ]
-    lost = tuple(each.node for each in group.ranks if not isinstance(each.answer, RanksDone))
+    answered = [(ticket, _ends(ticket, group.given[ticket.number])) for ticket in group.ranks]
+    ends = [(ticket.node, end) for ticket, found in answered for end in found or ()]
+    lost = tuple(ticket.node for ticket, found in answered if found is None)
     dead = tuple(node for node, end in ends if end.died)
     accused = tuple(dict.fromkeys((*lost, *dead)))
     problem = _problem(ends, lost, dead)
@@ -138,12 +137,19 @@ def _outcome(group: _Group) -> GroupOutcome:
     return GroupOutcome(group.nodes, problem, accused, seconds)
 
 
+def _ends(ticket: Ticket, ranks: tuple[int, ...]) -> tuple[RankEnd, ...] | None:
+    """How the ranks of a node ended; None where it says nothing of one of them."""
+    if not isinstance(ticket.answer, RanksDone):
+        return None
+    return ticket.answer.ends if sorted(each.rank for each in ticket.answer.ends) == list(ranks) else None
+
+
 def _problem(
     ends: Sequence[tuple[str, RankEnd]], lost: Sequence[str], dead: Sequence[str]
 ) -> ProbeAnswer | None:
     """Why there is no measurement: of several reasons the one that comes from the culprit."""
     if lost:
-        return ProbeAnswer(error=f"{lost[0]} gave no answer: the agent there is lost.")
+        return ProbeAnswer(error=f"{lost[0]} gave no answer for all of its ranks.")
     failed = [(node, end) for node, end in ends if end.answer.error]
     if not failed:
         return None

@@ -37,6 +37,8 @@ def _state(board: Board, desk: Desk, entry: ProtocolCheck, nodes: Sequence[str])
     floor = entry.threshold.at_least if entry.threshold else None
     if floor is not None and not settings.floor:
         settings = settings.model_copy(update={"floor": floor})
+    if entry.threshold and entry.threshold.below_baseline is not None and not settings.baseline:
+        settings = settings.model_copy(update={"baseline": board.past.usual(entry) or 0.0})
     present = desk.peers.present
     return PairState(
         check=entry.name,

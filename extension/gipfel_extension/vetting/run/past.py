@@ -1,19 +1,20 @@
 """What earlier runs of this user say, as far as a run asks: baselines, and how fit a node was of late."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from gipfel_cluster.model import GipfelError
 
-from ..history.baselines import baselines_of
+from ..history.baselines import Baseline, baselines_of
 from ..history.borderline import settle_borderline
 from ..history.entry import HistoryEntry
 from ..history.exclusions import Exclusion, Exclusions
+from ..history.site_baselines import site_baselines
 from ..history.skip import recently_vetted
 from ..history.store import History, HistoryContent, history_root
 from ..model import CheckResult, Severity, Verdict
 from ..one_check import is_group
-from ..protocol import VettingProtocol
+from ..protocol import ProtocolCheck, VettingProtocol
 
 _LAST = 5
 
@@ -21,12 +22,20 @@ _LAST = 5
 class Past:
     """The history of a cluster; an empty one where there is none or it can't be read."""
 
-    def __init__(self, content: HistoryContent | None = None, excluded: Sequence[Exclusion] = ()) -> None:
+    def __init__(
+        self,
+        content: HistoryContent | None = None,
+        excluded: Sequence[Exclusion] = (),
+        ask: Callable[[Collection[str]], Sequence[Baseline]] = lambda _: (),
+    ) -> None:
+        self._ask, self._asked = ask, set[str]()
+        self._site: list[Baseline] = []
         self._content = content or HistoryContent()
         self._excluded = excluded
         self.problems = self._content.problems
-        self._entries = entries = [each for record in self._content.records for each in record.entries]
+        entries = [each for record in self._content.records for each in record.entries]
         self._of: dict[tuple[str, str], list[HistoryEntry]] = defaultdict(list)
+        self._baselines = baselines_of(entries)
         for entry in entries:
             self._of[entry.node, entry.check].append(entry)
 
@@ -40,15 +49,24 @@ class Past:
             problem = f"The history of earlier runs can't be read: {error}"
             return cls(HistoryContent(problems=(problem,)))
         problems = (*content.problems, *filter(None, [wrong]))
-        return cls(HistoryContent(content.records, problems), excluded)
+
+        def ask(models: Collection[str]) -> Sequence[Baseline]:
+            return site_baselines(cluster, models, environment=environment)
+
+        return cls(HistoryContent(content.records, problems), excluded, ask)
 
     def vetted(self, protocol: VettingProtocol, nodes: Sequence[str], within_s: float) -> dict[str, int]:
         """The nodes that were vetted by this protocol so lately, with when (UTC, ns).
 
-        A protocol of the same name that had other checks does not count.
+        A protocol of the same name that demanded something else does not count.
         """
         found = recently_vetted(
-            self._content, nodes, protocol=protocol.name, within_s=within_s, excluded=self._excluded
+            self._content,
+            nodes,
+            protocol=protocol.name,
+            digest=protocol.digest,
+            within_s=within_s,
+            excluded=self._excluded,
         )
         deciding = [
             each for each in protocol.runnable if each.severity is Severity.ERROR and not is_group(each)
@@ -59,9 +77,19 @@ class Past:
             if all(self.fit(node, each.name)[-1:] == (True,) for each in deciding)
         }
 
-    def baselines(self) -> dict[tuple[str, str], float]:
-        """Check type and GPU model to the usual figure."""
-        return {(each.type, each.gpu_model): each.median for each in baselines_of(self._entries)}
+    def baselines(self, models: Collection[str] = ()) -> dict[tuple[str, str], float]:
+        """Check type and GPU model to the usual figure: the user's own, else the site's for these models."""
+        # Whoever does not answer is not asked again.
+        if new := set(models) - self._asked:
+            self._asked |= new
+            self._site += self._ask(new)
+        found = (*self._site, *self._baselines)
+        return {(each.type, each.gpu_model): each.median for each in found}
+
+    def usual(self, entry: ProtocolCheck) -> float | None:
+        """What a check usually measures, on what was measured on most nodes; None where it never was."""
+        found = [each for each in self._baselines if (each.check, each.type) == (entry.name, entry.type)]
+        return max(found, key=lambda each: each.nodes).median if found else None
 
     def fit(self, node: str, check: str) -> tuple[bool, ...]:
         """Whether a node was fit by a check in its last runs, newest last."""

@@ -105,7 +105,8 @@ class Peers:
             yield node, message
 
     def _greet(self, identity: bytes, hello: Hello) -> None:
-        if not hmac.compare_digest(hello.token, self._door.rendezvous.token):
+        # As bytes: of text it takes ASCII alone, and what a stranger sends must not end the run.
+        if not hmac.compare_digest(hello.token.encode(), self._door.rendezvous.token.encode()):
             return
         node = hello.node
         if identity not in self._by_identity and identity not in self._idle:

@@ -13,6 +13,7 @@ from gipfel_cluster.runs import RunFolder, runs_root
 from gipfel_cluster.scheduler.hostlist import expand_hostlist
 
 _ODD = re.compile(r"[^A-Za-z0-9._-]")
+_NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}")
 #: From here on Slurm's step ids mean the batch script, an allocation's shell and the like.
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 
@@ -60,12 +61,10 @@ class Place(Frozen):
         """
         node = node_name(environment)
         job = environment.get("SLURM_JOB_ID", "")
-        given = environment.get("GIPFEL_CLUSTER") or environment.get("SLURM_CLUSTER_NAME") or node
-        cluster = _ODD.sub("_", given).strip("._-")[:32] or "cluster"
+        cluster = cls.cluster_of(environment)
         if _in_step(environment):
-            nodes = _nodes(
-                environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST", "")
-            )
+            given = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST", "")
+            nodes = _counted(_nodes(given), environment, "SLURM_STEP_NUM_NODES", "SLURM_STEP_NUM_TASKS")
             attempt = f"{environment['SLURM_STEP_ID']}-{environment.get('SLURM_RESTART_COUNT', '0')}"
             return cls(
                 kind=Kind.STEP,
@@ -78,9 +77,17 @@ class Place(Frozen):
                 attempt=attempt,
             )
         nodes = _nodes(environment.get("SLURM_JOB_NODELIST", "")) if job else ()
+        if job:
+            nodes = _counted(nodes, environment, "SLURM_JOB_NUM_NODES")
         if nodes:
             return cls(kind=Kind.ALLOCATION, node=node, nodes=nodes, cluster=cluster, job=job)
         return cls(kind=Kind.MACHINE, node=node, nodes=(node,), cluster=cluster, job=job)
+
+    @staticmethod
+    def cluster_of(environment: Mapping[str, str]) -> str:
+        """The cluster's name, as folders can bear it; this node's where there is no cluster."""
+        given = environment.get("GIPFEL_CLUSTER") or environment.get("SLURM_CLUSTER_NAME")
+        return _ODD.sub("_", given or node_name(environment)).strip("._-")[:32] or "cluster"
 
     def folder(self, environment: Mapping[str, str]) -> Path:
         """The run folder: the job's own where this is inside one, else one that is made.
@@ -111,9 +118,21 @@ class Place(Frozen):
 
 
 def node_name(environment: Mapping[str, str]) -> str:
-    """The name that Slurm gives to this node; its host name without Slurm."""
+    """The name that Slurm gives to this node; its host name without Slurm.
+
+    Raises
+    ------
+    GipfelError
+        It can't be the name of a node.
+    """
     given = environment.get("SLURMD_NODENAME") or environment.get("GIPFEL_NODE")
-    return given or socket.gethostname().partition(".")[0]
+    name = given or socket.gethostname().partition(".")[0]
+    if not _NODE.fullmatch(name):
+        raise GipfelError(
+            f"This node calls itself {name[:60]!r}, which can't be the name of a node.",
+            "Set GIPFEL_NODE to a name of letters, digits and dashes.",
+        )
+    return name
 
 
 def _in_step(environment: Mapping[str, str]) -> bool:
@@ -130,6 +149,25 @@ def _nodes(hostlist: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(expand_hostlist(hostlist)))
     except ValueError as error:
         raise GipfelError(f"Slurm's list of nodes can't be read: {error}.") from error
+
+
+def _counted(nodes: tuple[str, ...], environment: Mapping[str, str], *names: str) -> tuple[str, ...]:
+    """The nodes, if they are as many as Slurm counts: those that are missing would not be vetted.
+
+    Parameters
+    ----------
+    names
+        Variables that hold their number; that of tasks counts only where there is no list.
+    """
+    for name in names:
+        count = _number(environment, name)
+        # A list that is missing stands for this node alone.
+        if count > max(1, len(nodes)) and (not nodes or not name.endswith("_TASKS")):
+            raise GipfelError(
+                f"{name} says {count}, and Slurm's list names {len(nodes)} nodes: some would not be vetted.",
+                "See that SLURM_JOB_NODELIST and SLURM_STEP_NODELIST reach the container.",
+            )
+    return nodes
 
 
 def _number(environment: Mapping[str, str], name: str) -> int:

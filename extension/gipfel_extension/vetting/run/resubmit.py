@@ -13,6 +13,8 @@ from gipfel_cluster.scheduler import JobRequest, SlurmScheduler
 from gipfel_cluster.scheduler.command import run_command
 from gipfel_cluster.scheduler.hostlist import expand_hostlist, fold_hostlist
 
+from ..history.exclusions import Exclusions, nodes_of
+from ..history.store import History, history_root
 from ..report import VettingReport
 from .place import Place
 
@@ -58,9 +60,25 @@ async def _resubmit(report: VettingReport, place: Place, environment: Mapping[st
     if "gipfel_cluster.job" in script:
         raise GipfelError("it is one of Gipfel's own, whose options are in its launch.")
     variables = {**passed_on(environment), ATTEMPT_VARIABLE: str(attempt + 1)}
-    request = request_of(job, script, bad=report.exclude, job_id=place.job, environment=variables)
+    bad = ",".join(filter(None, (report.exclude, known_bad(report, environment))))
+    request = request_of(job, script, bad=bad, job_id=place.job, environment=variables)
     new = await SlurmScheduler(environment=environment).submit(request)
     return f"Submitted again as job {new} with --exclude={request.exclude}."
+
+
+def known_bad(report: VettingReport, environment: Mapping[str, str]) -> str:
+    """Nodes that failed these checks in earlier runs of late: the new job might get them."""
+    try:
+        folder = History(history_root(environment), report.cluster).folder
+        known, _ = Exclusions(folder).read()
+    except (GipfelError, OSError):
+        # Without a history it is submitted all the same.
+        return ""
+    # As many as a list of bad nodes may have, those that failed last first.
+    lately = sorted(known, key=lambda each: -each.since_ns)[: MOST_EXCLUDED // 2]
+    good = set(report.good_nodes)
+    checks = {each.name for each in report.checks}
+    return nodes_of([each for each in lately if each.node not in good], checks)
 
 
 async def _ask(argv: tuple[str, ...], environment: Mapping[str, str]) -> str:

@@ -10,10 +10,11 @@ from pathlib import Path
 from gipfel_cluster.model import Frozen, GipfelError
 
 from ..history.finished import keep_report
+from ..history.locking import locked
 from ..model import Scope
 from ..one_check import time_limit
 from ..protocol import VettingProtocol
-from ..report import VettingReport
+from ..report import BAD_NODES, GOOD_NODES, VettingReport
 from .actions import Action, decide
 from .agent import Agent, await_coordinator
 from .agents import start_agents
@@ -29,6 +30,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Rounds of pairs that a time limit leaves room for, where the protocol sets none.
 _ROUNDS = 12
 _MARGIN_S = 60.0
+#: Seconds for another run in the same folder to end; one beside it would measure it, too.
+_OTHERS_S = 45.0
 
 
 class VettingOptions(Frozen):
@@ -103,6 +106,35 @@ def vet(
         Nothing could be started, or the report can't be written.
     """
     folder = place.folder(environment)
+    with _alone(folder):
+        return _vet(options, place, environment, show, folder)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """See that no other run writes its report here: whose lists of nodes they are must be certain."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(locked(folder / "vetting" / ".lock", limit_s=_OTHERS_S))
+        except GipfelError as error:
+            raise GipfelError(
+                f"Another vetting writes its report to {folder}.", "Wait for its end, or end it."
+            ) from error
+        except OSError as error:
+            raise GipfelError(
+                f"Nothing can be written to the run folder {folder}: {error.strerror}.",
+                "Set GIPFEL_RUNS to a folder that you can write to on every node.",
+            ) from error
+        yield
+
+
+def _vet(
+    options: VettingOptions,
+    place: Place,
+    environment: Mapping[str, str],
+    show: Callable[[VettingReport], None],
+    folder: Path,
+) -> Session:
     protocol = options.protocol
     board = Board(
         protocol,
@@ -127,6 +159,7 @@ def vet(
             show(report)
 
     with _signals_kept(asked):
+        _forget_lists(folder)
         board.keep()
         reason = ""
         if protocol.runnable:
@@ -150,6 +183,13 @@ def vet(
         report = report.model_copy(update={"notes": (*report.notes, *notes)})
         write_report(report, folder)
     return Session(report=report, folder=folder)
+
+
+def _forget_lists(folder: Path) -> None:
+    """Take an earlier run's lists of nodes away: whoever reads them must not take them for this one's."""
+    for name in (GOOD_NODES, BAD_NODES):
+        with contextlib.suppress(OSError):
+            (folder / name).unlink(missing_ok=True)
 
 
 def _run(
