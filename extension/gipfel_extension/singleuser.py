@@ -1,14 +1,12 @@
 """The single-user server: it binds its port first, keeps the socket, and tells the hub that port."""
 
 import http
-import json
 import os
 import socket
 import sys
 import threading
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from typing import ClassVar
 from urllib.parse import urlsplit, urlunsplit
@@ -20,6 +18,7 @@ from gipfel_cluster.model import GipfelError
 from gipfel_cluster.ports import PORTS_VARIABLE, PortRange, hold_port
 
 from .cli.in_terminals import prepare_terminals
+from .hub_post import post_to_hub
 from .kernels import offer_image_kernel
 
 _ANSWER_S = 30.0
@@ -72,22 +71,10 @@ def report_port(port: int, environment: dict[str, str]) -> None:
     OSError
         The hub refused the port, or could not be reached.
     """
-    request = urllib.request.Request(  # noqa: S310 - the hub's own address, from the hub
-        environment["JUPYTERHUB_API_URL"].rstrip("/") + "/gipfel/server",
-        data=json.dumps({"port": port}).encode(),
-        headers={
-            "Authorization": f"token {environment['JUPYTERHUB_API_TOKEN']}",
-            "Content-Type": "application/json",
-        },
-        method="POST",
-    )
-    # An EDF may name a proxy for the internet, which the hub is not on, and which must not see the token.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:
-            with opener.open(request, timeout=_ANSWER_S):
-                return
+            return post_to_hub("/gipfel/server", {"port": port}, environment, limit_s=_ANSWER_S)
         except urllib.error.HTTPError as error:
             if error.code < http.HTTPStatus.INTERNAL_SERVER_ERROR or time.monotonic() > deadline:
                 raise

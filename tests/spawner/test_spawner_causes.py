@@ -67,6 +67,8 @@ EXPECTED = {
     "user-namespaces-refused.apptainer": ("user-namespaces-refused", ""),
     "user-namespaces-refused.bwrap": ("user-namespaces-refused", ""),
     "user-namespaces-refused.pyxis": ("user-namespaces-refused", ""),
+    "vetting-failed": ("vetting-failed", "node01: memory bandwidth"),
+    "vetting-not-run": ("vetting-not-run", "There is no protocol 'strct'"),
     "wrong-architecture": ("image-architecture", ""),
 }
 
@@ -123,6 +125,13 @@ def test_reasons_and_fixes_are_single_sentences_for_people() -> None:
         assert cause.patterns or cause.states, cause.name
         for word in string.Formatter().parse(cause.reason + cause.fix):
             assert word[1] in {None, "path", "url", "what", "said"}, cause.name
+
+
+def test_a_vetting_that_only_said_how_far_it_is_is_no_cause() -> None:
+    log = "gipfel: vetting: 2 verdicts, 1 of 1 nodes are busy\nslurmstepd: error: Detected 1 oom_kill event"
+    found = explain(Evidence(state="FAILED", log=log))
+    assert found is not None
+    assert found.cause == "out-of-memory"
 
 
 @given(st.text(max_size=2000))

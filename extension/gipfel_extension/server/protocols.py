@@ -17,7 +17,7 @@ _MOST_FILES = 100
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 # What makes a YAML file a protocol; many others lie beside a notebook.
 _CHECKS = re.compile(rb"^(?:checks|evals)\s*:", re.MULTILINE)
-_ODD_SOURCE = "this text"
+_SOURCE = "The text"
 
 
 def offered_protocols(directory: Path, environment: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -66,7 +66,7 @@ def text_of(path: Path) -> str:
 def described(text: str) -> dict[str, Any]:
     """What a text means as a protocol: ``valid``, its checks, and what is wrong with it, line by line."""
     try:
-        protocol = parse_protocol(text, _ODD_SOURCE)
+        protocol = parse_protocol(text, _SOURCE)
     except GipfelError as error:
         return {"valid": False, "problems": [str(error)], "checks": [], "notes": []}
     problems = [each.reason + (f" {each.fix}" if each.fix else "") for each in protocol.problems()]
@@ -88,7 +88,7 @@ def save_protocol(directory: Path, name: str, text: str, *, replace: bool) -> Pa
     stem = re.sub(r"\.ya?ml$", "", name)
     if not _NAME.fullmatch(stem):
         raise GipfelError("This can't name a protocol.", "Use letters, digits, dots, dashes and underscores.")
-    parse_protocol(text, _ODD_SOURCE)
+    parse_protocol(text, _SOURCE)
     path = directory / f"{stem}.yaml"
     if path.exists() and not replace:
         raise GipfelError(f"{path.name} is there already.", "Take another name, or replace it.")

@@ -103,6 +103,9 @@ class ServerVetting:
         if own and report is None and not self.running:
             # It ended before it had a report: the protocol could not be used, most likely.
             problem = problem or await asyncio.to_thread(_last_words, folder)
+        if own and not self.running and report is not None and report.ended_ns is not None:
+            # It is over; the next report of this folder may be somebody else's.
+            self._folder = None
         state = self._state(report, own=own, problem=problem, changed_ns=file.changed_ns)
         version = state if report is None else f"{state}:{rows}:{file.version}"
         answer: dict[str, Any] = {
@@ -119,13 +122,15 @@ class ServerVetting:
         return answer
 
     def _state(self, report: VettingReport | None, *, own: bool, problem: str, changed_ns: int) -> str:
+        if own and self.running:
+            # Also while it does what follows its report.
+            return "starting" if report is None else "running"
         if report is None:
-            return "starting" if own and self.running else "error" if problem else "none"
+            return "error" if problem else "none"
         if report.ended_ns is not None:
             return "ended" if report.complete else "interrupted"
-        if own:
-            return "running" if self.running else "gone"
-        return "gone" if time.time_ns() - changed_ns > _SILENT_S * 1e9 else "running"
+        silent = time.time_ns() - changed_ns > _SILENT_S * 1e9
+        return "gone" if own or silent else "running"
 
     def _file(self, folder: Path) -> ReportFile:
         if folder not in self._files:

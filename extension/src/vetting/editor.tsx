@@ -6,12 +6,14 @@ import type { IDraft, VettingModel } from './model';
 
 const ROWS = 16;
 
+interface IEditorProps {
+  readonly draft: IDraft;
+  readonly model: VettingModel;
+  readonly trans: TranslationBundle;
+}
+
 /** A protocol as text, with what it means to the server below it. */
-export function ProtocolEditor(props: {
-  draft: IDraft;
-  model: VettingModel;
-  trans: TranslationBundle;
-}): React.JSX.Element {
+export function ProtocolEditor(props: IEditorProps): React.JSX.Element {
   const { draft, model, trans } = props;
   return (
     <form
@@ -36,33 +38,40 @@ export function ProtocolEditor(props: {
       <div id="jp-Gipfel-vetting-meaning" role="status">
         <Meaning draft={draft} trans={trans} />
       </div>
-      <div className="jp-Gipfel-vetting-row">
-        <label>
-          <span>{trans.__('Beside the notebook as')}</span>
-          <input
-            className="jp-mod-styled"
-            name="protocol-name"
-            value={draft.name}
-            maxLength={100}
-            onChange={event => {
-              model.type({ name: event.target.value });
-            }}
-          />
-        </label>
-        <button className="jp-mod-styled jp-mod-accept" disabled={model.busy || draft.meaning?.valid !== true}>
-          {trans.__('Save')}
-        </button>
-        <button
-          type="button"
-          className="jp-mod-styled"
-          onClick={() => {
-            void model.edit(false);
-          }}
-        >
-          {trans.__('Close')}
-        </button>
-      </div>
+      <SaveRow draft={draft} model={model} trans={trans} />
     </form>
+  );
+}
+
+function SaveRow(props: IEditorProps): React.JSX.Element {
+  const { draft, model, trans } = props;
+  return (
+    <div className="jp-Gipfel-vetting-row">
+      <label>
+        <span>{trans.__('Beside the notebook as')}</span>
+        <input
+          className="jp-mod-styled"
+          name="protocol-name"
+          value={draft.name}
+          maxLength={100}
+          onChange={event => {
+            model.type({ name: event.target.value });
+          }}
+        />
+      </label>
+      <button className="jp-mod-styled jp-mod-accept" disabled={model.busy || draft.meaning?.valid !== true}>
+        {trans.__('Save')}
+      </button>
+      <button
+        type="button"
+        className="jp-mod-styled"
+        onClick={() => {
+          void model.edit(false);
+        }}
+      >
+        {trans.__('Close')}
+      </button>
+    </div>
   );
 }
 

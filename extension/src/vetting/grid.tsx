@@ -54,16 +54,7 @@ export function Grid(props: { grid: IGrid; trans: TranslationBundle }): React.JS
     <>
       <div className="jp-Gipfel-vetting-scroll">
         <table ref={table} role="grid" aria-label={trans.__('Nodes and checks')} onKeyDown={move}>
-          <thead>
-            <tr>
-              <th scope="col">{trans.__('node')}</th>
-              {grid.checks.map(check => (
-                <th key={check} scope="col">
-                  <span>{check}</span>
-                </th>
-              ))}
-            </tr>
-          </thead>
+          <Head checks={grid.checks} trans={trans} />
           <tbody
             onMouseLeave={() => {
               setHovered(null);
@@ -86,6 +77,21 @@ export function Grid(props: { grid: IGrid; trans: TranslationBundle }): React.JS
       </div>
       <Reason grid={grid} place={shown} trans={trans} />
     </>
+  );
+}
+
+function Head(props: { checks: readonly string[]; trans: TranslationBundle }): React.JSX.Element {
+  return (
+    <thead>
+      <tr>
+        <th scope="col">{props.trans.__('node')}</th>
+        {props.checks.map(check => (
+          <th key={check} scope="col">
+            <span>{check}</span>
+          </th>
+        ))}
+      </tr>
+    </thead>
   );
 }
 
@@ -157,7 +163,7 @@ function Reason(props: { grid: IGrid; place: IPlace | null; trans: TranslationBu
   return (
     <p className="jp-Gipfel-vetting-reason" data-verdict={cell.verdict}>
       <span aria-hidden="true">{SHAPES[cell.verdict]}</span> {row.node} · {grid.checks[place.column]}:{' '}
-      <strong>{wordOf(cell.verdict, trans)}</strong> {cell.reason}
+      <strong>{wordOf(cell.verdict, trans)}.</strong> {cell.reason}
     </p>
   );
 }

@@ -98,9 +98,9 @@ export class VettingModel {
       const { protocols, registry } = await this.requests.protocols(this._directory());
       this.protocols = protocols;
       this.registry = registry;
-      if (!this.protocol && protocols.length > 0) {
+      if (!this.protocol) {
         const usual = protocols.find(each => each.kind === 'shipped' && each.name === 'quick');
-        this.chosen = nameOf(usual ?? (protocols[0] as IProtocol));
+        this.chosen = usual ? nameOf(usual) : '';
       }
       if (registry) {
         this.shares = await this.requests.shares();

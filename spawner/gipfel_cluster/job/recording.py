@@ -1,21 +1,18 @@
 """The recorders beside a job: started before it on all its nodes, ended after it, their ends written down."""
 
-import json
 import os
-import signal
-import subprocess
 import sys
-import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..runs import RunFolder, write_atomically
+from .. import recorder_keeper
+from ..recorder_keeper import RecorderKeeper
+from ..runs import RunFolder
 from .fan_in_head import FanInHead
 from .other_nodes import OtherNodes, other_nodes
 from .spec import JobSpec
 
-_FLUSH_S = 15.0
+KEEPER = recorder_keeper.__name__
 
 
 class Recording:
@@ -45,23 +42,13 @@ class Recording:
         # Named, not asked for: when the recorder has been loaded, its parent may be another one.
         here = ["--sockets", str(sockets), "--node", node]
         here += ["--root-pid", str(os.getpid()), f"--with-parent={os.getpid()}"]
-        self._ended = run.telemetry / f"{node}.recorder.json"
-        self._stopping = False
-        self._process = subprocess.Popen(
-            [*command, *here],
-            env={name: value for name, value in environment.items() if "TOKEN" not in name},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        self._watch = threading.Thread(target=self._note_end, daemon=True)
-        self._watch.start()
+        self._keeper = RecorderKeeper([*command, *here], run.telemetry, node, environment)
         others = other_nodes(environment, node)
         self._others = (
             OtherNodes(
                 others,
-                # Below the daemon of the step, with which it ends.
-                [*command, "--with-parent"],
+                # Each below one that starts it again, and ends with the daemon of the step.
+                [sys.executable, "-I", "-m", KEEPER, str(run.telemetry), "", *command],
                 run.telemetry,
                 environment,
                 here=node,
@@ -72,31 +59,22 @@ class Recording:
             else None
         )
 
-    def _note_end(self) -> None:
-        status = self._process.wait()
-        how = signal.Signals(-status).name if status < 0 else f"status {status}"
-        end = {"time_ns": time.time_ns(), "status": status, "how": how, "expected": self._stopping}
-        write_atomically(self._ended, json.dumps(end) + "\n")
-
     @property
     def pid(self) -> int:
         """The recorder's process."""
-        return self._process.pid
+        return self._keeper.pid
 
     def processes(self) -> frozenset[int]:
-        """What must outlive the work: the recorder, and what holds the recorders of other nodes."""
+        """What must outlive the work: the recorder, and what holds the recorders of other nodes.
+
+        From now on none that dies is started again.
+        """
         others = frozenset() if self._others is None else self._others.processes()
-        return others | {self.pid}
+        return others | {self._keeper.hold()}
 
     def stop(self) -> None:
         """End the recorders so that they flush and close their segments; after 15 s by force."""
-        self._stopping = True
-        if self._process.poll() is None:
-            self._process.terminate()
+        self._keeper.hold()
         if self._others is not None:
             self._others.stop()
-        try:
-            self._process.wait(_FLUSH_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-        self._watch.join(_FLUSH_S)
+        self._keeper.stop()

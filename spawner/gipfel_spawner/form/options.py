@@ -69,8 +69,8 @@ class UserOptions(Frozen):
     ``cluster`` is one of the hub's clusters; ``edf`` is the name of an EDF, or a path that begins with ``/``
     or ``~/``; ``gpus``, ``cpus`` and ``memory`` are per node; ``time`` and ``memory`` are in Slurm's syntax;
     ``name`` is the job's; empty means the site's default. ``vet`` is the protocol by which the nodes are
-    vetted first, and ``vet_action`` whether a server starts (``report``, the default) or not (``abort``) where
-    one of them is not fit.
+    vetted first; where one is not fit, ``vet_action`` starts the server all the same (``report``, the
+    default), or none (``abort``).
     """
 
     cluster: ClusterName = ""

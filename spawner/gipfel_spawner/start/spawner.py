@@ -21,6 +21,8 @@ from .vetting import vetting_page, vetting_words
 LOOK_SECONDS = 0.25
 _LOG_SECONDS = 5.0
 _CONNECT_SECONDS = 3.0
+# Between the container and the server; the waiting page has the same steps.
+_VETTING_PERCENT = 65
 # What went wrong may stand far above the stack that it ended with.
 _SEARCHED_LINES = 200
 _NO_LOG = "It left no log. Is your home folder full, over its quota, or not there on the node?"
@@ -76,10 +78,7 @@ class StartingSpawner(LeavingSpawner):
                 ending = ending or now
             if status.answer == "ended" or (ending and now - ending > _ENDING_SECONDS):
                 raise await self._end_of_job(status, now - running if running else None)
-            if status is not seen and status is not UNSEEN:
-                seen = status
-                if not self._vets:
-                    self._progress.say(*describe(job_id, status))
+            seen = self._tell_status(status, seen)
             if self._port_taken and not running and not status.nodes:
                 self._watcher.hurry()
             if status.state == "RUNNING" or self._port_taken:
@@ -91,17 +90,29 @@ class StartingSpawner(LeavingSpawner):
             elif running and not self._vets and now - max(running, looked) > _LOG_SECONDS:
                 # Only of a start that takes its time: each look is a command in the user's account.
                 looked = now
-                self._progress.say(*describe_container(job_id, status, _last(await self._log_tail())))
+                self._say(*describe_container(job_id, status, _last(await self._log_tail())))
             # A vetting has limits of its own, and says that it goes on.
             if running and now - max(running, self._vetting_heard) > self.server_timeout:
                 raise await self._silent_server(status, address)
             self._check_deadline(status)
             await asyncio.sleep(LOOK_SECONDS)
 
+    def _tell_status(self, status: JobStatus, seen: JobStatus | None) -> JobStatus | None:
+        """Say what the scheduler says, where that is new."""
+        if status is seen or status is UNSEEN:
+            return seen
+        self._say(*describe(self.job_id, status))
+        return status
+
+    def _say(self, percent: int, words: str) -> None:
+        # Who has heard of a vetting knows that the job runs and that its container has started.
+        if percent >= _VETTING_PERCENT or not self._vetting_heard:
+            self._progress.say(percent, words)
+
     def hear_vetting(self, progress: VettingProgress) -> None:
         """Tell those who wait how far the vetting of the job's nodes is."""
         self._vets, self._vetting_heard = not progress.ended, time.monotonic()
-        self._progress.say(65, vetting_words(progress), vetting_page(progress))
+        self._progress.say(_VETTING_PERCENT, vetting_words(progress), vetting_page(progress))
 
     def _check_deadline(self, status: JobStatus) -> None:
         if self._deadline is not None and time.monotonic() > self._deadline:

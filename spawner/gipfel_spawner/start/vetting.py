@@ -30,7 +30,8 @@ def vetting_page(progress: VettingProgress) -> str:
     rows = []
     for row in progress.rows:
         word = row.state.replace("_", " ")
-        words = escape(f"{word}. {row.words}" if row.words else word)
+        said = row.words if row.state == "running" else f"{word}. {row.words}"
+        words = escape(said if row.words else word)
         rows.append(
             f'<li><span aria-hidden="true">{_SHAPES[row.state]}</span> '
             f'<strong>{escape(row.node)}</strong> <span class="text-body-secondary">{words}</span></li>'
@@ -38,5 +39,7 @@ def vetting_page(progress: VettingProgress) -> str:
     more = progress.nodes - len(progress.rows)
     if rows and more > 0:
         rows.append(f"<li>and {more} more</li>")
-    listed = f'<ul class="list-unstyled text-start small mb-0">{"".join(rows)}</ul>' if rows else ""
+    listed = (
+        f'<ul class="list-unstyled d-inline-block text-start small mb-0">{"".join(rows)}</ul>' if rows else ""
+    )
     return f"<div>{escape(vetting_words(progress))}</div>{listed}"

@@ -5,15 +5,15 @@ from .cause import Cause
 VETTING = (
     Cause(
         name="vetting-not-run",
-        reason="The nodes could not be vetted: {found}",
+        reason="The nodes could not be vetted: {what}",
         fix="Choose another protocol, or start without vetting.",
-        patterns=(r"^gipfel: vetting: The nodes could not be vetted(?::| by) (?P<found>.*)",),
+        patterns=(r"^gipfel: vet first: The nodes could not be vetted(?::| by) (?P<what>.*)",),
     ),
     Cause(
         name="vetting-failed",
-        reason="The nodes were vetted first, and not all are fit: {found}",
+        reason="The nodes were vetted first, and not all are fit: {what}",
         fix="Start again, which may bring other nodes; tell the administrators the node's name. To work on "
         "these nodes all the same, let the server start and the report be shown.",
-        patterns=(r"^gipfel: vetting: (?P<found>.*)",),
+        patterns=(r"^gipfel: vet first: (?P<what>.*)",),
     ),
 )

@@ -1,0 +1,176 @@
+"""Vets a job's nodes in its container, tells the hub how far that is, and then becomes the server.
+
+``python -m gipfel_extension.vet_first PROTOCOL report|abort -- -m gipfel_extension.singleuser …``
+"""
+
+import http
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+
+from gipfel_cluster.job.vetting import MOST_ROWS, NodeProgress, VettingProgress
+from gipfel_cluster.model import GipfelError, one_line
+
+from .hub_post import post_to_hub
+from .vetting.command import vet_argv
+from .vetting.grid import GridRow, VettingGrid, grid_of
+from .vetting.protocol_search import find_protocol
+from .vetting.report import VettingReport
+from .vetting.report_file import ReportFile
+
+_ROUTE = "/gipfel/server/vetting"
+_LOOK_S, _TELL_EVERY_S, _STILL_HERE_S, _ANSWER_S = 0.25, 1.0, 10.0, 5.0
+_FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_BAD = ("fail", "degraded", "inconclusive", "not_run")
+_NO_VETTING = "The nodes could not be vetted"
+
+
+class VetFirst:
+    """One vetting before a server.
+
+    Parameters
+    ----------
+    protocol
+        A name, as ``gipfel vet`` takes it.
+    action
+        ``abort`` starts no server where a node is not vetted; ``report`` starts it all the same.
+    """
+
+    def __init__(self, protocol: str, action: str, environment: Mapping[str, str]) -> None:
+        self._protocol, self._action, self._environment = protocol, action, environment
+        self._file = ReportFile(Path(environment["GIPFEL_RUN"]))
+        self._child: subprocess.Popen[bytes] | None = None
+        self._asked = 0
+        self._deaf = False
+        self._told: VettingProgress | None = None
+        self._told_at = 0.0
+
+    def run(self) -> str:
+        """Vet, and say why no server may start; empty where it may.
+
+        Raises
+        ------
+        GipfelError
+            The protocol can't be used.
+        SystemExit
+            The job was asked to end meanwhile.
+        """
+        found = find_protocol(self._protocol, directory=Path.cwd(), environment=self._environment)
+        before = self._report()
+        for number in _FORWARDED:
+            signal.signal(number, self._forward)
+        self._child = subprocess.Popen(
+            vet_argv(self._protocol), env=dict(self._environment), stdin=subprocess.DEVNULL
+        )
+        while self._child.poll() is None:
+            report = self._report()
+            if report is not None and report != before and report.ended_ns is None:
+                self._tell(progress_of(report))
+            time.sleep(_LOOK_S)
+        if self._asked:
+            sys.exit(128 + self._asked)
+        report = self._report()
+        if report is None or report == before or report.ended_ns is None:
+            problem = f"{_NO_VETTING} by {found.name}: the vetting ended with status {self._child.returncode}"
+        else:
+            problem = "" if self._child.returncode == 0 else what_is_wrong(report)
+            starts = not problem or self._action != "abort"
+            then = "The server starts." if starts else "No server starts."
+            self._tell(progress_of(report, then if not problem else f"{problem} {then}"), last=True)
+        return problem if self._action == "abort" else ""
+
+    def _report(self) -> VettingReport | None:
+        try:
+            self._file.look()
+        except GipfelError:
+            return None
+        return self._file.report
+
+    def _tell(self, progress: VettingProgress, *, last: bool = False) -> None:
+        """Tell the hub what has changed, and now and then that this goes on; vetting needs no hub."""
+        pause = time.monotonic() - self._told_at
+        due = pause > (_STILL_HERE_S if progress == self._told else _TELL_EVERY_S)
+        if self._deaf or not (due or last):
+            return
+        self._told, self._told_at = progress, time.monotonic()
+        try:
+            post_to_hub(_ROUTE, progress.model_dump(mode="json"), self._environment, limit_s=_ANSWER_S)
+        except urllib.error.HTTPError as error:
+            # One of an older version, or one that awaits this server no longer.
+            self._deaf = error.code < http.HTTPStatus.INTERNAL_SERVER_ERROR
+        except (OSError, KeyError):
+            return
+
+    def _forward(self, number: int, _frame: FrameType | None) -> None:
+        self._asked = number
+        if self._child is not None and self._child.poll() is None:
+            self._child.send_signal(signal.SIGTERM)
+
+
+def progress_of(report: VettingReport, outcome: str = "") -> VettingProgress:
+    """What the hub's page shows of a report."""
+    grid = grid_of(report, most_rows=MOST_ROWS)
+    accused = {each.node for each in report.results if each.node and each.verdict.value in _BAD}
+    return VettingProgress(
+        protocol=one_line(grid.protocol)[:64],
+        nodes=grid.nodes,
+        done=grid.done,
+        bad=len(report.bad_nodes) if grid.ended_ns is not None else len(accused),
+        ended=grid.ended_ns is not None,
+        rows=tuple(_node(row, grid) for row in grid.rows),
+        outcome=one_line(outcome)[:300],
+    )
+
+
+def what_is_wrong(report: VettingReport) -> str:
+    """Which nodes are not fit, and why the first of them is not, as one line."""
+    bad = [each for each in report.nodes if not each.vetted]
+    if not bad:
+        return f"{report.protocol}: {one_line(report.outcome) or 'the vetting was not completed.'}"
+    reason = bad[0].reasons[0] if bad[0].reasons else "it was not vetted"
+    words = f"{bad[0].node}: {one_line(reason)[:200].rstrip('.')}"
+    names = ", ".join(each.node for each in bad[1:9])
+    more = f"; and {len(bad) - 1} more: {names}" if names else ""
+    return f"{len(bad)} of {len(report.nodes)} nodes not fit by {report.protocol}: {words}{more}."
+
+
+def _node(row: GridRow, grid: VettingGrid) -> NodeProgress:
+    bad = [
+        (_BAD.index(cell.verdict), check, cell)
+        for check, cell in zip(grid.checks, row.cells, strict=True)
+        if cell.verdict in _BAD
+    ]
+    state, words = row.verdict, ""
+    if bad:
+        _, check, cell = min(bad, key=lambda each: each[0])
+        state, words = cell.verdict, f"{check}: {cell.reason}"
+    elif row.running:
+        words = f"{row.running} runs"
+    elif all(cell.verdict == "pass" for cell in row.cells):
+        state = "pass"
+    return NodeProgress.model_validate({"node": row.node[:64], "state": state, "words": words[:160]})
+
+
+def main() -> None:
+    """Vet, then be the server; where none may start, one line on stderr says why."""
+    protocol, action, _, *server = sys.argv[1:]
+    try:
+        problem = VetFirst(protocol, action, os.environ).run()
+    except GipfelError as error:
+        problem = f"{_NO_VETTING}: {error}"
+    if problem:
+        sys.exit(f"gipfel: vet first: {problem}")
+    # Flushed by nobody after this.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, "-I", *server])  # noqa: S606 - the server's own command
+
+
+if __name__ == "__main__":
+    main()

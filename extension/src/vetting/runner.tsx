@@ -1,0 +1,112 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+import * as React from 'react';
+
+import { nameOf, type VettingModel } from './model';
+
+interface IProps {
+  readonly model: VettingModel;
+  readonly trans: TranslationBundle;
+}
+
+/** Which protocol, whether good nodes of late are tested again, and the buttons. */
+export function Runner(props: IProps): React.JSX.Element {
+  const { model, trans } = props;
+  return (
+    <>
+      <div className="jp-Gipfel-vetting-row">
+        <ProtocolChoice model={model} trans={trans} />
+        <label>
+          <span>{trans.__('Nodes vetted lately')}</span>
+          <select
+            className="jp-mod-styled"
+            name="skip-vetted"
+            value={model.skipVetted}
+            onChange={event => {
+              model.setSkipVetted(event.target.value);
+            }}
+          >
+            <option value="">{trans.__('test again')}</option>
+            <option value="1 h">{trans.__('skip for 1 h')}</option>
+            <option value="24 h">{trans.__('skip for a day')}</option>
+          </select>
+        </label>
+      </div>
+      <p className="jp-Gipfel-small">
+        {model.protocol?.problem}
+        {model.protocol?.description}
+      </p>
+      <Buttons model={model} trans={trans} />
+    </>
+  );
+}
+
+/** The protocols, by where they are. */
+function ProtocolChoice(props: IProps): React.JSX.Element {
+  const { model, trans } = props;
+  const kinds = {
+    beside: trans.__('Beside the notebook'),
+    own: trans.__('Yours'),
+    shipped: trans.__('Shipped')
+  };
+  return (
+    <label>
+      <span>{trans.__('Protocol')}</span>
+      <select
+        className="jp-mod-styled"
+        name="protocol"
+        value={model.chosen}
+        disabled={model.protocols === null}
+        onFocus={() => void model.listProtocols()}
+        onChange={event => {
+          model.choose(event.target.value);
+        }}
+      >
+        {(['beside', 'own', 'shipped'] as const).map(kind => {
+          const some = (model.protocols ?? []).filter(each => each.kind === kind);
+          return some.length === 0 ? null : (
+            <optgroup key={kind} label={kinds[kind]}>
+              {some.map(each => (
+                <option key={nameOf(each)} value={nameOf(each)}>
+                  {each.name}
+                </option>
+              ))}
+            </optgroup>
+          );
+        })}
+      </select>
+    </label>
+  );
+}
+
+function Buttons(props: IProps): React.JSX.Element {
+  const { model, trans } = props;
+  const unsaved = model.draft?.changed === true;
+  return (
+    <div className="jp-Gipfel-vetting-row">
+      {model.vetting?.own ? (
+        <button className="jp-mod-styled jp-mod-warn" disabled={model.busy} onClick={() => void model.stop()}>
+          {trans.__('Stop')}
+        </button>
+      ) : (
+        <button
+          className="jp-mod-styled jp-mod-accept"
+          disabled={model.busy || model.runs || unsaved || !model.protocol}
+          title={unsaved ? trans.__('Save the protocol first.') : ''}
+          onClick={() => void model.run()}
+        >
+          {trans.__('Run')}
+        </button>
+      )}
+      {!model.draft && (
+        <button
+          className="jp-mod-styled"
+          disabled={model.busy || !model.protocol}
+          onClick={() => void model.edit(true)}
+        >
+          {trans.__('Edit the protocol')}
+        </button>
+      )}
+      {unsaved && <span className="jp-Gipfel-small">{trans.__('Save the protocol before it can run.')}</span>}
+    </div>
+  );
+}

@@ -1,0 +1,146 @@
+"""A vetting before a server's start: told to the hub, and what it decides."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gipfel_cluster.job.vetting import VettingProgress
+from gipfel_extension.vet_first import progress_of
+from gipfel_extension.vetting.report import read_report
+from gipfel_spawner.failure.causes import Evidence, explain
+from gipfel_spawner.start.vetting import vetting_page, vetting_words
+
+_LIMIT_S = 120
+_STRICT = """\
+name: strict
+checks:
+- {name: memory, type: host_memory, parameters: {least_available: 1 %}}
+- {name: variable, type: environment, parameters: {expected: {WANTED: "<1>"}}}
+"""
+_SERVER = ("--", "-c", "import sys; print('the server has', *sys.argv[1:])", "its arguments")
+
+
+class Hub(ThreadingHTTPServer):
+    """Takes what a job tells; answers with a status of the test's choice."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.told: list[dict[str, Any]] = []
+        self.tokens: set[str] = set()
+        self.status = 204
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Hub
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.tokens.add(f"{self.path} {self.headers['Authorization']}")
+        self.server.told.append(json.loads(body))
+        self.send_response(self.server.status)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Be silent."""
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    with Hub() as found:
+        thread = threading.Thread(target=found.serve_forever)
+        thread.start()
+        yield found
+        found.shutdown()
+        thread.join()
+
+
+def start(tmp_path: Path, hub: Hub, *words: str, **more: str) -> "subprocess.Popen[str]":
+    home, run = tmp_path / "home", tmp_path / "run"
+    (home / ".gipfel" / "protocols").mkdir(parents=True, exist_ok=True)
+    (home / ".gipfel" / "protocols" / "strict.yaml").write_text(_STRICT)
+    (run / "telemetry").mkdir(parents=True, exist_ok=True)
+    kept = {n: v for n, v in os.environ.items() if not n.startswith(("GIPFEL_", "SLURM", "JUPYTER"))}
+    environment = {
+        **kept, "HOME": str(home), "GIPFEL_RUN": str(run), "JUPYTERHUB_API_TOKEN": "t0ken",
+        "JUPYTERHUB_API_URL": f"http://127.0.0.1:{hub.server_port}/hub/api", **more,
+    }  # fmt: skip
+    return subprocess.Popen(
+        [sys.executable, "-I", "-m", "gipfel_extension.vet_first", *words, *_SERVER],
+        env=environment, cwd=home, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def test_a_fit_node_gets_its_server_and_the_hub_hears_of_it(tmp_path: Path, hub: Hub) -> None:
+    job = start(tmp_path, hub, "strict", "abort", WANTED="<1>")
+    said, errors = job.communicate(timeout=_LIMIT_S)
+    assert (job.returncode, said.splitlines()[-1]) == (0, "the server has its arguments"), errors
+    assert hub.tokens == {"/hub/api/gipfel/server/vetting token t0ken"}
+    last = VettingProgress.model_validate(hub.told[-1])
+    assert (last.nodes, last.done, last.bad, last.ended) == (1, 1, 0, True)
+    assert last.rows[0].state == "pass"
+    assert vetting_words(last) == "Vetting: The server starts."
+    # Whether it ended before the hub could hear of it is a matter of time; a growing report shows both.
+    assert [each["ended"] for each in hub.told].count(True) == 1
+
+
+def test_abort_names_node_and_reason_and_report_starts_all_the_same(tmp_path: Path, hub: Hub) -> None:
+    job = start(tmp_path, hub, "strict", "abort")
+    said, errors = job.communicate(timeout=_LIMIT_S)
+    assert job.returncode == 1
+    assert "the server has" not in said
+    found = explain(Evidence(state="FAILED", log=errors))
+    assert found is not None
+    assert found.cause == "vetting-failed"
+    node = read_report(tmp_path / "run").bad_nodes[0]
+    assert f"{node}: variable: WANTED is not set, and must be '<1>'" in found.reason
+    last = VettingProgress.model_validate(hub.told[-1])
+    assert (last.bad, last.rows[0].node, last.rows[0].state) == (1, node, "fail")
+    assert last.outcome.endswith("No server starts.")
+    # What a job says is text on the hub's page.
+    page = vetting_page(last)
+    assert "&lt;1&gt;" in page
+    assert "<1>" not in page
+
+    hub.status = 403
+    told = len(hub.told)
+    job = start(tmp_path, hub, "strict", "report")
+    said, errors = job.communicate(timeout=_LIMIT_S)
+    assert (job.returncode, said.splitlines()[-1]) == (0, "the server has its arguments"), errors
+    # A hub that refuses is told nothing more, and does not stop anything.
+    assert len(hub.told) == told + 1
+
+
+def test_a_protocol_that_is_none_starts_no_server_and_says_so(tmp_path: Path, hub: Hub) -> None:
+    job = start(tmp_path, hub, "strct", "report")
+    said, errors = job.communicate(timeout=_LIMIT_S)
+    assert (job.returncode, said) == (1, "")
+    found = explain(Evidence(state="FAILED", log=errors))
+    assert found is not None
+    assert (found.cause, "There is no protocol 'strct'" in found.reason) == ("vetting-not-run", True)
+    assert hub.told == []
+
+
+def test_a_job_that_is_cancelled_meanwhile_ends_and_starts_no_server(tmp_path: Path, hub: Hub) -> None:
+    job = start(tmp_path, hub, "cpu", "report")
+    deadline = time.monotonic() + _LIMIT_S
+    while not any(each["rows"] and each["rows"][0]["state"] == "running" for each in hub.told):
+        assert time.monotonic() < deadline
+        assert job.poll() is None
+        time.sleep(0.1)
+    job.send_signal(signal.SIGTERM)
+    said, _ = job.communicate(timeout=_LIMIT_S)
+    assert job.returncode == 128 + signal.SIGTERM
+    assert "the server has" not in said
+    report = read_report(tmp_path / "run")
+    assert (report.complete, report.vetted) == (False, False)
+    assert progress_of(report).ended

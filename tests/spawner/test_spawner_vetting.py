@@ -1,0 +1,119 @@
+"""Vetting before a server's start: the option, the command, and what the hub takes from the job."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gipfel_cluster.job.vetting import NodeProgress, VettingProgress
+from gipfel_spawner.form.fit import check_vetting
+from gipfel_spawner.form.options import OptionError, UserOptions, read_form, read_options
+from gipfel_spawner.form.page import FormContent, Misfit, render_form
+from gipfel_spawner.start.request import server_spec
+from gipfel_spawner.start.vetting import vetting_page, vetting_words
+
+_ROUTE = "/gipfel/server/vetting"
+
+
+def command(**options: Any) -> tuple[str, ...]:
+    chosen = UserOptions(**options)
+    return server_spec(chosen, cluster="c", edf="", engine="host", runtime="", arguments=("--x",)).command
+
+
+def test_the_server_is_the_same_command_after_a_vetting() -> None:
+    server = ("-m", "gipfel_extension.singleuser", "--x")
+    assert command() == ("{python}", "-I", *server)
+    first = ("{python}", "-I", "-m", "gipfel_extension.vet_first")
+    assert command(vet="cpu") == (*first, "cpu", "report", "--", *server)
+    assert command(vet="cpu", vet_action="abort") == (*first, "cpu", "abort", "--", *server)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"vet": "--action=x"}, {"vet": "a b"}, {"vet": "../quick"}, {"vet": "quick\n"}, {"vet": "x" * 65},
+        {"vet": 5}, {"vet_action": "shrink"}, {"vet_action": "Abort"}, {"vet_action": None},
+    ],
+)  # fmt: skip
+def test_what_is_no_protocol_or_action_is_refused(content: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match="can't be used") as refused:
+        read_options(content)
+    assert refused.value.field == next(iter(content))
+
+
+def test_only_what_the_site_offers_is_run() -> None:
+    options = read_form({"vet": ["cpu"], "vet_action": [""]})
+    check_vetting(options, ("quick", "cpu"))
+    with pytest.raises(OptionError, match=r"no vetting by cpu\. Pick one of quick"):
+        check_vetting(options, ("quick",))
+    with pytest.raises(OptionError, match="there is none"):
+        check_vetting(options, ())
+    check_vetting(UserOptions(), ())
+
+
+def test_the_form_offers_the_sites_protocols_and_shows_what_was_chosen() -> None:
+    chosen = UserOptions(vet="cpu", vet_action="abort")
+    page = render_form(FormContent(cluster="c", vetting=("quick", "cpu"), chosen=chosen))
+    assert '<option value="cpu" selected>' in page
+    assert '<option value="abort" selected>' in page
+    assert "vet first" in page
+    assert 'name="vet"' not in render_form(FormContent(cluster="c"))
+    odd = FormContent(cluster="c", vetting=("quick",), misfit=Misfit(field="vet", message="<no>"))
+    page = render_form(odd)
+    assert "&lt;no&gt;" in page
+    assert 'id="gipfel-more" open' in page
+
+
+def test_progress_is_told_node_by_node_and_escaped() -> None:
+    rows = (
+        NodeProgress(node="<i>n1", state="fail", words="matmul: <script>"),
+        NodeProgress(node="n2", state="running", words="matmul runs"),
+    )
+    progress = VettingProgress(protocol="quick", nodes=20, done=3, bad=1, rows=rows)
+    assert vetting_words(progress) == "Vetting by quick: 3 of 20 nodes done, 1 with a problem."
+    page = vetting_page(progress)
+    assert "<script>" not in page
+    assert "<i>" not in page
+    assert all(
+        each in page
+        for each in (
+            "✗",
+            "◐",
+            "fail. matmul",
+            '</strong> <span class="text-body-secondary">matmul runs',
+            "and 18 more",
+        )
+    )
+
+
+def test_the_hub_takes_progress_of_a_server_that_starts_and_of_no_other(hub: Any) -> None:
+    hub.call("POST", "/users/vic")
+    (hub.user_home("vic") / "behaviour").write_text("wait")
+    assert hub.call("POST", "/users/vic/server", {"vet": "nothing"}).status == 400
+    assert hub.call("POST", "/users/vic/server", {"gpus": 0}).status in {201, 202}
+    path: Path = hub.user_home("vic") / "environment.json"
+    until(lambda: path.exists() and path.read_text().endswith("}"), hub)
+    token = str(json.loads(path.read_text())["JUPYTERHUB_API_TOKEN"])
+    row = {"node": "n1", "state": "running", "words": "matmul runs"}
+    good = {"protocol": "cpu", "nodes": 1, "done": 0, "rows": [row]}
+    for bad in (
+        {}, [], {**good, "nodes": -1}, {**good, "user": "root"}, {**good, "rows": [{**row, "state": "on"}]},
+        {**good, "rows": [row] * 17}, {**good, "rows": [{**row, "words": "a\nb"}]},
+        {**good, "outcome": "x" * 301}, {**good, "protocol": "x" * 65},
+    ):  # fmt: skip
+        assert hub.call("POST", _ROUTE, bad, token=token).status == 400, bad
+    for other in (hub.token, "wrong", ""):
+        assert hub.call("POST", _ROUTE, good, token=other).status == 403
+    assert hub.call("POST", _ROUTE, good, token=token).status == 204
+    hub.call("DELETE", "/users/vic/server")
+    until(lambda: hub.server("vic") == {}, hub)
+    assert hub.call("POST", _ROUTE, good, token=token).status == 403
+
+
+def until(done: Any, hub: Any) -> None:
+    end = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < end, hub.log()
+        time.sleep(0.1)

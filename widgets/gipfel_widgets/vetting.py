@@ -1,0 +1,283 @@
+"""A vetting in a notebook's cell: run, followed live, kept as a table; its browser half is ``vetting.js``."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import traitlets
+
+from gipfel_cluster.model import GipfelError, one_line
+from gipfel_cluster.runs import RunFolder, runs_root
+from gipfel_extension.vetting.command import vet_argv
+from gipfel_extension.vetting.grid import CELL_SHAPES, VettingGrid, grid_of
+from gipfel_extension.vetting.grid_html import grid_html
+from gipfel_extension.vetting.protocol_search import find_protocol
+from gipfel_extension.vetting.report import VettingReport
+from gipfel_extension.vetting.report_file import ReportFile
+
+from .run import KernelRun, node_name, present_run
+
+_BESIDE = Path(__file__).parent
+_LOOK_S = 0.5
+_END_S = 20.0
+_MOST_ROWS = 60
+
+
+class ReturnedReport(VettingReport):
+    """A report that says what came of it in one line, since a cell shows its last value."""
+
+    def __repr__(self) -> str:
+        return f"Vetting: {grid_of(self, most_rows=0).heading}"
+
+    __str__ = __repr__
+
+
+class Vetting(anywidget.AnyWidget):
+    """Nodes x checks of a run's newest vetting, live as long as that runs; a table in a saved notebook.
+
+    Parameters
+    ----------
+    run
+        A run folder, or the ``run`` of a measurement; None for the run that this kernel belongs to.
+    """
+
+    _esm = _BESIDE / "vetting.js"
+    _css = _BESIDE / "vetting.css"
+
+    #: What `gipfel_extension.vetting.grid` makes of the report; empty while there is none.
+    grid = traitlets.Dict().tag(sync=True)
+    #: What to read where there is no grid, or where it is not heard of any more.
+    message = traitlets.Unicode().tag(sync=True)
+    shapes = traitlets.Dict(dict(CELL_SHAPES)).tag(sync=True)
+
+    def __init__(self, run: KernelRun | Path | str | None = None) -> None:
+        self._file = ReportFile(_folder(run))
+        self._since_ns = 0
+        self._shown_as: str | None = None
+        self._ended = threading.Event()
+        super().__init__()
+        self.look()
+        threading.Thread(target=_follow, args=(weakref.ref(self), self._ended), daemon=True).start()
+
+    @property
+    def report(self) -> VettingReport | None:
+        """The newest report; None where there is none yet."""
+        found = self._file.report
+        return None if found is None or found.started_ns < self._since_ns else found
+
+    def await_newer(self) -> None:
+        """Show nothing of a report that is there already: a new run starts."""
+        self._since_ns = time.time_ns()
+        self.grid, self.message = {}, "The vetting starts…"
+
+    def look(self) -> None:
+        """Read the report again where it has changed."""
+        try:
+            changed = self._file.look()
+        except GipfelError as error:
+            self.message = str(error)
+            return
+        report = self.report
+        if report is None:
+            if not self.message:
+                self.message = "No node of this run was vetted yet: vet('quick')."
+        elif changed or not self.grid:
+            grid = grid_of(report, most_rows=_MOST_ROWS)
+            self.grid, self.message = {**grid.model_dump(), "heading": grid.heading}, ""
+
+    def stop(self) -> None:
+        """Follow the report no longer; the cell keeps the table, which needs no kernel."""
+        if not self._ended.is_set():
+            self._ended.set()
+            self.look()
+            if self._shown_as is not None:
+                _display(self._bundle(), self._shown_as, update=True)
+
+    def close(self) -> None:
+        """Stop, and take the live view out of the page."""
+        # Deleting a half-made widget calls this too.
+        if hasattr(self, "_ended"):
+            self.stop()
+        super().close()
+
+    def _bundle(self) -> dict[str, Any]:
+        grid = _static(self.report)
+        if grid is None:
+            found: dict[str, Any] = {"text/plain": self.message}
+        else:
+            found = {"text/plain": f"Vetting: {grid.heading}", "text/html": grid_html(grid)}
+        if not self._ended.is_set():
+            found["application/vnd.jupyter.widget-view+json"] = {
+                "version_major": 2,
+                "version_minor": 1,
+                "model_id": self.model_id,
+            }
+        return found
+
+    def _repr_mimebundle_(self, **_: object) -> tuple[dict[str, Any], dict[str, Any]]:
+        return self._bundle(), {}
+
+    def _ipython_display_(self) -> None:
+        # With a name, so that the end can replace what was shown at the beginning.
+        self._shown_as = self._shown_as or f"gipfel-{uuid.uuid4().hex}"
+        _display(self._bundle(), self._shown_as)
+
+    def __repr__(self) -> str:
+        return str(self._bundle()["text/plain"])
+
+
+def vet(
+    protocol: str = "quick",
+    *,
+    action: str = "report",
+    min_nodes: int | None = None,
+    skip_vetted: str = "",
+    timeout: float | None = None,
+    show: bool = True,
+) -> ReturnedReport:
+    """Vet the nodes of this kernel's job, or this machine, and show how it goes in the cell.
+
+    Parameters
+    ----------
+    protocol
+        A file, or a name as ``gipfel vet`` takes it.
+    action
+        ``report``, ``abort`` or ``shrink``; see ``gipfel vet --help``.
+    min_nodes
+        How many vetted nodes must remain; None for all.
+    skip_vetted
+        Such as ``1 h``: nodes that were vetted within it don't run their own checks again.
+    timeout
+        Seconds after which the run is interrupted, with a report; None for the protocol's own limit.
+
+    Returns
+    -------
+    ReturnedReport
+        A `VettingReport`; ``.vetted``, ``.good_nodes`` and ``.exclude`` say what to go on with.
+
+    Raises
+    ------
+    GipfelError
+        The protocol can't be read, or the run left no report.
+    """
+    if action not in {"report", "abort", "shrink"}:
+        raise GipfelError(f"{action!r} is no action in a notebook.", "Take report, abort or shrink.")
+    found = find_protocol(protocol, directory=Path.cwd(), environment=os.environ)
+    run = _own_run()
+    view = Vetting(run)
+    view.await_newer()
+    if show:
+        _display_view(view)
+    argv = vet_argv(protocol, action=action, min_nodes=min_nodes, skip_vetted=skip_vetted)
+    early, words = _run(argv, run, view, timeout)
+    if view.report is None and early:
+        raise GipfelError(f"{timeout:g} s were too short for a report.", "Give it more time.")
+    if view.report is None:
+        raise GipfelError(words or f"The vetting by {found.name} left no report.")
+    return ReturnedReport.model_validate(view.report.model_dump())
+
+
+def _run(argv: Sequence[str], run: Path, view: Vetting, timeout: float | None) -> tuple[bool, str]:
+    """Run the command to its end; whether that came by the timeout, and the last line that it wrote."""
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(
+            argv,
+            env={**os.environ, "GIPFEL_RUN": str(run)},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        try:
+            early = not _wait(process, timeout)
+        finally:
+            _end(process)
+            view.look()
+            view.stop()
+        log.seek(0)
+        text = log.read().decode(errors="replace")
+    lines = [one_line(line).removeprefix("gipfel: ") for line in text.splitlines() if line.strip()]
+    return early, lines[-1] if lines else ""
+
+
+def _wait(process: "subprocess.Popen[bytes]", timeout: float | None) -> bool:
+    """Whether it ended by itself."""
+    try:
+        process.wait(timeout)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """Interrupt it where it still runs, so that it leaves a report; by force where it does not end."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _follow(view: "weakref.ref[Vetting]", ended: threading.Event) -> None:
+    """Look again and again until the view is stopped or forgotten."""
+    while not ended.wait(_LOOK_S):
+        shown = view()
+        if shown is None:
+            return
+        # Whatever the folder does meanwhile, the next look may find it well again.
+        with contextlib.suppress(OSError, ReferenceError):
+            shown.look()
+        del shown
+
+
+def _own_run() -> Path:
+    """The run of this kernel's job, else one of this vetting's own."""
+    present = present_run()
+    if present is not None:
+        return present.path
+    name = f"vet-{os.getpid()}-{time.time_ns() // 1_000_000}"
+    return RunFolder.create(runs_root(dict(os.environ)), node_name(os.environ), name).path
+
+
+def _folder(run: KernelRun | Path | str | None) -> Path:
+    if isinstance(run, KernelRun):
+        return run.path
+    if run is not None:
+        path = Path(run).expanduser()
+        return path.parent if path.name == "vetting.json" else path
+    present = present_run()
+    if present is None:
+        raise GipfelError("This kernel belongs to no run.", "Name a run folder, or call vet().")
+    return present.path
+
+
+def _static(report: VettingReport | None) -> VettingGrid | None:
+    return None if report is None else grid_of(report, most_rows=_MOST_ROWS)
+
+
+def _display_view(view: Vetting) -> None:
+    if "IPython" in sys.modules:
+        from IPython.core.getipython import get_ipython  # noqa: PLC0415 - only where there is a notebook
+
+        if get_ipython() is not None:
+            view._ipython_display_()
+
+
+def _display(bundle: dict[str, Any], name: str, *, update: bool = False) -> None:
+    from IPython.display import display, update_display  # noqa: PLC0415 - only where there is a notebook
+
+    show: Any = update_display if update else display
+    show(bundle, raw=True, display_id=name)
