@@ -1,7 +1,8 @@
-"""The first picture of 1 024 GPUs over an hour at 1 Hz, from the summaries: of one second.
+"""The first picture of 1 024 GPUs over an hour at 1 Hz, from the summaries: of one second. Then a minute.
 
-Prints rows as JSON: of a run that goes on, and of one that has ended. Reading and making the figures count;
-the best of five does.
+Prints rows as JSON: of a run that goes on, and of one that has ended; values are made up. Reading and making
+the figures count; the best of five does. The minute is read from the samples, of all GPUs; its limit is our
+own.
 """
 
 import json
@@ -13,7 +14,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "parts"))
 
-from many_nodes import copy_node, record_node  # noqa: E402
+from many_nodes import START_NS, copy_node, record_node  # noqa: E402
 
 from gipfel_extension.telemetry.compaction import compact  # noqa: E402
 from gipfel_extension.telemetry.heat import heat_figure  # noqa: E402
@@ -22,7 +23,7 @@ from gipfel_extension.telemetry.overview_lines import coarser  # noqa: E402
 from gipfel_extension.telemetry.rows import GPU_LINES, HOST_LINES, IO_LINES  # noqa: E402
 from gipfel_extension.telemetry.summaries import read_overview  # noqa: E402
 
-LIMIT_S = 1.0
+LIMIT_S, ZOOM_S = 1.0, 5.0
 NODES, GPUS, SECONDS = 256, 4, 3600
 ROUNDS = 5
 _LINES = (*GPU_LINES, *HOST_LINES, *IO_LINES)
@@ -36,32 +37,41 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             record_node(folder, SECONDS, gpus=GPUS)
+            copy_node(folder, NODES)
             if state == "has ended":
                 compact(folder)
-            copy_node(folder, NODES)
-            best = min(_seconds(folder) for _ in range(ROUNDS))
-        rows.append(
-            {
-                "name": f"first picture of 1 024 GPUs x 1 h, run {state}, of 1 s",
-                "ours": best,
-                "peer": LIMIT_S,
-                "unit": "s",
-                "ratio": best / LIMIT_S,
-                "bound": 1.0,
-                "holds": best <= LIMIT_S,
-            }
-        )
-        print(json.dumps(rows[-1]))
+            whole = min(_seconds(folder) for _ in range(ROUNDS))
+            minute = min(_seconds(folder, zoom=True) for _ in range(ROUNDS))
+        rows += [
+            _row(f"first picture of 1 024 GPUs x 1 h, run {state}, of 1 s", whole, LIMIT_S),
+            _row(f"a minute of it from the samples, run {state}, of 5 s", minute, ZOOM_S),
+        ]
+    for row in rows:
+        print(json.dumps(row))
     return 0 if all(row["holds"] for row in rows) else 1
 
 
-def _seconds(folder: Path) -> float:
+def _row(name: str, ours: float, limit: float) -> dict[str, object]:
+    return {
+        "name": name,
+        "ours": ours,
+        "peer": limit,
+        "unit": "s",
+        "ratio": ours / limit,
+        "bound": 1.0,
+        "holds": ours <= limit,
+    }
+
+
+def _seconds(folder: Path, *, zoom: bool = False) -> float:
+    middle = START_NS + SECONDS // 2 * 10**9
+    span = (middle, middle + 60 * 10**9) if zoom else (None, None)
     start = time.perf_counter()
-    overview = read_overview(folder, metrics=_METRICS)
+    overview = read_overview(folder, start_ns=span[0], end_ns=span[1], metrics=_METRICS)
     figures = [job_figure(overview), host_figure(overview), heat_figure(coarser(overview, 120), "SM_ACTIVE")]
     seconds = time.perf_counter() - start
-    if len(overview.devices) != NODES * (GPUS + 1) or overview.level == 0 or not all(figures):
-        raise SystemExit("It is not the picture of the whole run.")
+    if len(overview.devices) != NODES * (GPUS + 1) or (overview.level == 0) != zoom or not all(figures):
+        raise SystemExit("It is not the picture of all GPUs.")
     return seconds
 
 

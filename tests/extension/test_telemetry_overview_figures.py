@@ -11,6 +11,7 @@ import pytest
 from gipfel_extension.saturation import advise, document_of, score_table
 from gipfel_extension.saturation.compare import compare_documents
 from gipfel_extension.saturation.shares import shares_of
+from gipfel_extension.server.views import View, figures_of, metrics_of
 from gipfel_extension.telemetry.events import Event
 from gipfel_extension.telemetry.figures import static_image
 from gipfel_extension.telemetry.gpu_lines import gpu_figure, time_series_figure
@@ -69,6 +70,17 @@ def test_plotly_and_matplotlib_accept_every_figure(overview, dark):
         assert json.loads(json.dumps(figure, allow_nan=False)) == figure, name
         assert len(plotly.graph_objects.Figure(figure).data) == len(figure["data"]), name
         assert static_image(figure, width=400).startswith(b"\x89PNG"), name
+
+
+def test_plotly_can_select_a_hatched_area():
+    hatched = [
+        trace["uid"]
+        for trace in shares_figure(SHARES.time_ns, SHARES.points)["data"]
+        if "fillpattern" in trace
+    ]
+    assert hatched
+    # It becomes part of a selector of the page's, and is drawn only if it is a valid one.
+    assert all(uid.replace("-", "").replace("_", "").isalnum() for uid in hatched)
 
 
 def test_the_job_is_the_mean_of_its_gpus():
@@ -203,3 +215,15 @@ def test_coarser_buckets_are_means_and_some_devices_are_some():
     assert coarse.mean["SM_ACTIVE"][0][0] == pytest.approx(np.nanmean(fine[:size]))
     (gpu,) = only(OVERVIEW, {TABLE.gpus[2].uuid}).devices
     assert gpu == TABLE.gpus[2]
+
+
+@pytest.mark.parametrize("gpus", [(), (TABLE.gpus[0].uuid,)], ids=["none", "one"])
+@pytest.mark.parametrize("metric", ["SM_ACTIVE", "GPU_TEMP"])
+def test_a_view_names_all_metrics_that_its_figures_show(gpus, metric):
+    view = View(gpus=gpus, metric=metric)
+    part = Overview.of_table(TABLE, 60, metrics=metrics_of(view))
+    whole = Overview.of_table(TABLE, 60)
+    assert set(part.mean) < set(whole.mean)
+    drawn = figures_of(part, coarser(part, 20), view, None)
+    assert drawn == figures_of(whole, coarser(whole, 20), view, None)
+    assert len(drawn) == 3 + len(gpus)

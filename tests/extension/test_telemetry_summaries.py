@@ -48,7 +48,7 @@ def close_to(one: Overview, other: Overview) -> None:
         np.testing.assert_array_equal(one.count[metric], other.count[metric][rows], err_msg=metric)
         for name in ("mean", "low", "high"):
             ours, theirs = getattr(one, name)[metric], getattr(other, name)[metric][rows]
-            np.testing.assert_allclose(ours, theirs, rtol=3e-4, err_msg=f"{metric} {name}")
+            np.testing.assert_allclose(ours, theirs, rtol=6e-4, err_msg=f"{metric} {name}")
 
 
 @pytest.mark.parametrize("state", ["open", "closed", "packed", "two segments", "summaries gone"])

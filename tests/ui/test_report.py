@@ -37,6 +37,9 @@ def test_a_report_is_drawn_offline_and_says_values(tmp_path, new_page, screensho
     expect(page.locator(".plot.js-plotly-plot")).to_have_count(count)
     for place in range(count):
         expect(plots.nth(place).locator(".main-svg").first).to_be_visible()
+    # The share of each loss is hatched, so that colours alone don't tell them apart.
+    shares = page.locator("section", has=page.get_by_role("heading", name="Shares over time"))
+    expect(shares.locator(".plot pattern").first).to_be_attached()
     # The GPUs' lines: a pointer over them is told the values there.
     lines = page.locator("section", has=page.get_by_role("heading", name="Activity", exact=True))
     box = lines.locator(".plot")

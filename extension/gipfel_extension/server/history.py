@@ -1,23 +1,27 @@
 """A stretch of a run as it was: from summaries where it is long, from the samples where it is short."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..saturation import advise, document_of, score_table
 from ..telemetry.events import Event, read_events
 from ..telemetry.metrics import UserMetrics, read_metrics
 from ..telemetry.overview_lines import coarser
-from ..telemetry.ranks import gpus_by_rank, read_ranks
 from ..telemetry.sample import METRICS, SampleTable
+from ..telemetry.segment_files import segment_files
 from ..telemetry.segments import read_samples
 from ..telemetry.summaries import Overview, read_overview
-from .views import BUCKETS, HEAT_BUCKETS, View, event_words, figures_of
+from .analysis import MEANS, judged
+from .views import BUCKETS, HEAT_BUCKETS, View, event_words, figures_of, metrics_of
 
 #: More samples than this are scored by their means.
 _MOST_ROWS = 400_000
+#: A recorder whose file has stood still for so long is gone; it writes every few seconds.
+_SILENT_NS = 90 * 10**9
 
 
 class Stretch:
@@ -26,29 +30,30 @@ class Stretch:
     def __init__(self, run: Path, start_ns: int | None = None, end_ns: int | None = None) -> None:
         self.telemetry = run / "telemetry"
         self.start_ns, self.end_ns = start_ns, end_ns
-        self.overview: Overview = read_overview(
-            self.telemetry, start_ns=start_ns, end_ns=end_ns, buckets=BUCKETS
-        )
         self.metrics: UserMetrics | None = _metrics(run)
         self.events: tuple[Event, ...] = read_events(self.telemetry)
 
+    @cached_property
+    def overview(self) -> Overview:
+        """All metrics of it, which the score may need and a picture doesn't."""
+        return self._overview(None)
+
     def answer(self, view: View) -> dict[str, Any]:
         """Figures and events for a page; the score takes longer, and is asked for apart."""
-        coarse = coarser(self.overview, HEAT_BUCKETS)
-        figures = figures_of(self.overview, coarse, view, self.metrics, self.events)
+        overview = self._overview(metrics_of(view))
+        coarse = coarser(overview, HEAT_BUCKETS)
+        figures = figures_of(overview, coarse, view, self.metrics, self.events)
         return {
             "figures": figures,
             "events": event_words(self.events),
-            "devices": [device.to_json() for device in self.overview.devices],
-            "bucket_s": self.overview.bucket_ns / 1e9,
+            "devices": [device.to_json() for device in overview.devices],
+            "bucket_s": overview.bucket_ns / 1e9,
+            "growing": self.end_ns is None and _is_recorded(self.telemetry),
         }
 
     def document(self) -> dict[str, Any]:
-        """The score of the stretch, with a note where it is made of means."""
-        table, note = self._table()
-        job = score_table(table, ranks=gpus_by_rank(read_ranks(self.telemetry)))
-        document = document_of(job, advise(table, job))
-        return {**document, "notes": [*note, *document["notes"]]}
+        """The score of the stretch, which says so where it is made of means."""
+        return judged(self._table(), self.telemetry)
 
     def rates(self) -> Mapping[str, float]:
         """Means of the user's own metrics within the stretch, of the lowest rank."""
@@ -66,14 +71,15 @@ class Stretch:
         """The samples themselves."""
         return read_samples(self.telemetry, since_ns=self.start_ns, until_ns=self.end_ns)
 
-    def _table(self) -> tuple[SampleTable, list[str]]:
+    def _overview(self, metrics: Sequence[str] | None) -> Overview:
+        return read_overview(
+            self.telemetry, start_ns=self.start_ns, end_ns=self.end_ns, buckets=BUCKETS, metrics=metrics
+        )
+
+    def _table(self) -> SampleTable:
         counted = self.overview.count.get("CPU_UTIL"), self.overview.count.get("GPU_UTIL")
         rows = sum(int(np.nansum(each)) for each in counted if each is not None)
-        if rows <= _MOST_ROWS:
-            return self.samples(), []
-        seconds = self.overview.bucket_ns / 1e9
-        note = f"Scored by means over {seconds:g} s, since this is a long time; zoom in to score the samples."
-        return table_of(self.overview), [note]
+        return self.samples() if rows <= _MOST_ROWS else table_of(self.overview)
 
 
 def table_of(overview: Overview) -> SampleTable:
@@ -92,7 +98,14 @@ def table_of(overview: Overview) -> SampleTable:
             "monotonic_ns": np.zeros(int(there.sum()), np.int64),
             **{metric: values[there] for metric, values in own.items()},
         }
-    return SampleTable(overview.devices, columns, "summaries", overview.bucket_ns / 1e9)
+    return SampleTable(overview.devices, columns, MEANS, overview.bucket_ns / 1e9)
+
+
+def _is_recorded(telemetry: Path) -> bool:
+    """Whether a recorder has lately written here, on whichever node; its clock may be another."""
+    now_ns = time.time_ns()
+    files = segment_files(telemetry)
+    return any(not each.closed and abs(now_ns - each.written_ns) < _SILENT_NS for each in files)
 
 
 def _metrics(run: Path) -> UserMetrics | None:

@@ -15,7 +15,7 @@ from ..telemetry.sample import Device, SampleTable
 from ..telemetry.stream import SaturationFeed
 from ..telemetry.summaries import Overview, read_overview
 from .history import table_of
-from .views import BUCKETS, HEAT_BUCKETS, View, figures_of
+from .views import BUCKETS, HEAT_BUCKETS, View, figures_of, metrics_of
 
 #: What the feed keeps in memory, in seconds.
 LIVE_WINDOW_S = 600.0
@@ -43,7 +43,7 @@ class Picture:
         table = replace(table, interval=_interval(table))
         times = {device.uuid: table.of(device.uuid)["time_ns"] for device in table.devices}
         newest = {device: int(column[-1]) for device, column in times.items() if len(column)}
-        fine = self._overview(table, view.window)
+        fine = self._overview(table, view.window, metrics_of(view))
         # A column of the heat map that is shorter than two samples would have holes.
         beats = max(1, round(2 * table.interval * 1e9 / max(1, fine.bucket_ns)))
         coarse = coarser(fine, min(HEAT_BUCKETS, max(1, len(fine.time_ns) // beats)))
@@ -58,14 +58,17 @@ class Picture:
         table = self._feed.table(min(window_s, LIVE_WINDOW_S))
         return table if window_s <= LIVE_WINDOW_S else table_of(self._overview(table, window_s))
 
-    def _overview(self, table: SampleTable, window_s: float) -> Overview:
+    def _overview(
+        self, table: SampleTable, window_s: float, metrics: Sequence[str] | None = None
+    ) -> Overview:
         if window_s <= LIVE_WINDOW_S:
             firsts = [int(times[0]) for d in table.devices if len(times := table.of(d.uuid)["time_ns"])]
             span_s = ((table.last_ns or 0) - min(firsts, default=0)) / 1e9
             # A bucket that is shorter than the time between two samples would be a gap.
-            return Overview.of_table(table, max(1, min(BUCKETS, int(span_s / _interval(table)))))
+            buckets = max(1, min(BUCKETS, int(span_s / _interval(table))))
+            return Overview.of_table(table, buckets, metrics=metrics)
         start = (table.last_ns or time.time_ns()) - int(window_s * 1e9)
-        overview = read_overview(self._run / "telemetry", start_ns=start, buckets=BUCKETS)
+        overview = read_overview(self._run / "telemetry", start_ns=start, buckets=BUCKETS, metrics=metrics)
         return only(overview, {device.uuid for device in table.devices})
 
     def _metrics(self) -> UserMetrics | None:

@@ -14,6 +14,7 @@ from ..telemetry.job_lines import host_figure, job_figure
 from ..telemetry.marks import with_events
 from ..telemetry.metrics import UserMetrics
 from ..telemetry.overview_lines import gpus_of
+from ..telemetry.rows import DETAIL_LINES, LINES
 
 if TYPE_CHECKING:
     from ..telemetry.summaries import Overview
@@ -44,6 +45,13 @@ class View(Frozen):
         if value not in HEAT_METRICS:
             raise ValueError(f"the metrics of the heat map are {', '.join(HEAT_METRICS)}")
         return value
+
+
+def metrics_of(view: View) -> tuple[str, ...]:
+    """The metrics that the figures of a view are drawn from."""
+    lines = (*LINES.values(), *(DETAIL_LINES.values() if view.gpus else ()))
+    named = (name for line in lines for name in (line.metric, line.of) if name)
+    return tuple(dict.fromkeys((*named, view.metric)))
 
 
 def figures_of(

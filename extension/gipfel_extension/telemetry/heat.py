@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .overview_lines import gpu_name, gpus_of, numbers, rows_by_device, span_ms
+from .overview_lines import gpu_name, gpus_of, number_rows, rows_by_device, span_ms
 from .palette import HEAT, clear_layout, ink, nothing, simulated_mark, time_axis
 from .sample import Device
 
@@ -76,7 +76,7 @@ def heat_figure(
         "dx": bucket,
         "y0": 0,
         "dy": 1,
-        "z": [numbers(row, 1) for row in values],
+        "z": number_rows(values, 1),
         "colorscale": HEAT[dark],
         "zmin": 0,
         "showscale": True,

@@ -79,6 +79,15 @@ def numbers(values: Floats, digits: int = 3) -> list[float | None]:
     return [round(value, digits) if np.isfinite(value) else None for value in values.tolist()]
 
 
+def number_rows(values: Floats, digits: int) -> list[list[float | None]]:
+    """Rows of values for JSON: None where they are missing."""
+    known = np.isfinite(values)
+    rows: list[list[float | None]] = np.round(values, digits).tolist()
+    for row, place in np.argwhere(~known).tolist():
+        rows[row][place] = None
+    return rows
+
+
 def points(overview: "Overview", values: Floats, digits: int = 3) -> tuple[list[int], list[float | None]]:
     """Times and values of a line: a bucket or two without a sample are passed over, a pause is a gap."""
     known = np.flatnonzero(np.isfinite(values))

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 MAGIC = b"GIPFSUM2"
 
-#: Of a mean's 23 bits after the leading one, those that are dropped: samples are no more exact.
-_DROPPED = 11
+#: Of a mean's 23 bits after the leading one, those that are dropped: what stays is 0.05 % off at most, less
+#: than a pixel of a picture.
+_DROPPED = 13
 #: 0.01 s for a day in buckets of 10 s.
 _MOST_RECORDS = 10_000_000
 

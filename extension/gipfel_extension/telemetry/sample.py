@@ -4,7 +4,7 @@ Everything that shows or judges a run reads these three, wherever the samples ca
 in a :class:`Sample`, NaN in a :class:`SampleTable`, and never 0.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -265,13 +265,23 @@ class SampleTable:
         return SampleTable.union((self, other))
 
     @classmethod
-    def union(cls, tables: Sequence["SampleTable"]) -> "SampleTable":
-        """All tables in one, each time of a device once; an empty table where there is none."""
+    def union(
+        cls, tables: Sequence["SampleTable"], *, metrics: Collection[str] | None = None
+    ) -> "SampleTable":
+        """All tables in one, each time of a device once; an empty table where there is none.
+
+        Parameters
+        ----------
+        metrics
+            The only ones that are wanted; None for all.
+        """
         devices = {device.uuid: device for table in tables for device in table.devices}
-        columns = {
-            uuid: _join([table.of(uuid) for table in tables if uuid in table], device.kind)
-            for uuid, device in devices.items()
-        }
+        parts: dict[str, list[Columns]] = {uuid: [] for uuid in devices}
+        for table in tables:
+            for uuid, own in (table.columns or {}).items():
+                if uuid in parts:
+                    parts[uuid].append(own)
+        columns = {uuid: _join(parts[uuid], device.kind, metrics) for uuid, device in devices.items()}
         sources = dict.fromkeys(part for table in tables for part in table.source.split(", ") if part)
         return cls(
             tuple(devices.values()),
@@ -310,7 +320,7 @@ def metric_names(columns: Columns) -> tuple[str, ...]:
     return tuple(name for name in columns if name not in ("time_ns", "monotonic_ns"))
 
 
-def _join(parts: list[Columns], kind: str) -> Columns:
+def _join(parts: list[Columns], kind: str, metrics: Collection[str] | None = None) -> Columns:
     """Parts one after the other, sorted by time, each time once."""
     if not parts:
         parts = [_columns([], kind)]
@@ -318,7 +328,7 @@ def _join(parts: list[Columns], kind: str) -> Columns:
     times, order = np.unique(times, return_index=True)
     joined: Columns = {"time_ns": times}
     for name in dict.fromkeys((*("monotonic_ns", *METRICS[kind]), *(n for part in parts for n in part))):
-        if name != "time_ns":
+        if name == "monotonic_ns" or (name != "time_ns" and (metrics is None or name in metrics)):
             # A recording of an earlier version, or beside which less was asked for, lacks some.
             held = [part.get(name, np.full(len(part["time_ns"]), np.nan)) for part in parts]
             joined[name] = np.concatenate(held)[order]

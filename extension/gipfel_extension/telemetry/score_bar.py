@@ -106,7 +106,8 @@ def shares_figure(
         trace: dict[str, Any] = {
             "type": "scatter",
             "mode": "lines",
-            "uid": f"share/{name}",
+            # With a hatching it becomes part of a selector, in which a slash would be an error.
+            "uid": f"share-{name}",
             "name": name,
             "x": x,
             "y": numbers(np.asarray(values, np.float64), 2),

@@ -1,9 +1,8 @@
 """Read a segment's Arrow stream: batch by batch, as far as it is whole, also of former versions."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,8 +21,8 @@ FORMAT_VERSION = "2"
 _Numbers = NDArray[np.int64]
 _State = Literal["closed", "open", "torn", "unreadable"]
 
-#: Batches between two that are looked into to find those of a time range.
-_STRIDE = 32
+#: So many batches, one after the other, are read without a look into some of them.
+_STRIDE = 8
 
 
 def metadata_of(provenance: Provenance) -> dict[str, str]:
@@ -32,7 +31,13 @@ def metadata_of(provenance: Provenance) -> dict[str, str]:
     return {"version": FORMAT_VERSION, "metrics": metrics, **provenance.to_metadata()}
 
 
-def read_stream(path: Path, *, since_ns: int | None = None, until_ns: int | None = None) -> SampleTable:
+def read_stream(
+    path: Path,
+    *,
+    since_ns: int | None = None,
+    until_ns: int | None = None,
+    metrics: Collection[str] | None = None,
+) -> SampleTable:
     """The samples of one stream; see :func:`segments.read_segment`.
 
     Raises
@@ -48,13 +53,13 @@ def read_stream(path: Path, *, since_ns: int | None = None, until_ns: int | None
         given = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
         provenance = Provenance.from_metadata(given)
         if given.get("version") == FORMAT_VERSION:
-            rows = _Rows(schema, given, provenance)
-            found, ending = _messages(data, schema, since_ns, until_ns)
+            rows = _Rows(schema, given, provenance, metrics)
+            found, ending = _messages(data, since_ns, until_ns)
             table = rows.table(found)
         else:
             batches, ending = _batches(data)
             whole = pa.Table.from_batches(batches, schema)
-            table = table_of_wide(whole, provenance)
+            table = table_of_wide(whole, provenance, metrics)
     except (pa.ArrowException, OSError, ValueError, TypeError, OverflowError, MemoryError):
         return SampleTable(columns={}, segments=(state,))
     if ending == "unreadable":
@@ -78,12 +83,19 @@ def read_stream(path: Path, *, since_ns: int | None = None, until_ns: int | None
 class _Rows:
     """Rows of lists, and how they become columns."""
 
-    def __init__(self, schema: pa.Schema, given: Mapping[str, str], provenance: Provenance) -> None:
+    def __init__(
+        self,
+        schema: pa.Schema,
+        given: Mapping[str, str],
+        provenance: Provenance,
+        wanted: Collection[str] | None,
+    ) -> None:
         metrics = json.loads(given.get("metrics", "{}"))
         if schema.names != ["time_ns", "monotonic_ns", "device", "values"] or not isinstance(metrics, dict):
             raise ValueError("it has other columns")
         self._metrics = {kind: [str(name) for name in metrics.get(kind, [])] for kind in METRICS}
         self._provenance = provenance
+        self._wanted = wanted
 
     def table(self, batches: Sequence[pa.RecordBatch]) -> SampleTable:
         """The table of some batches."""
@@ -101,8 +113,8 @@ class _Rows:
         origin = self._provenance
         return SampleTable(origin.devices, columns, origin.source, origin.interval)
 
-    @staticmethod
     def _columns(
+        self,
         kind: str,
         time_ns: _Numbers,
         monotonic_ns: _Numbers,
@@ -112,6 +124,8 @@ class _Rows:
         columns: Columns = {"time_ns": time_ns, "monotonic_ns": monotonic_ns}
         held = dict(zip(names, block, strict=True))
         for metric in dict.fromkeys((*METRICS[kind], *names)):
+            if self._wanted is not None and metric not in self._wanted:
+                continue
             known = held.get(metric)
             columns[metric] = (
                 np.full(len(time_ns), np.nan) if known is None else np.ascontiguousarray(known, np.float64)
@@ -131,34 +145,65 @@ def _parts(batch: pa.RecordBatch | None) -> tuple[NDArray[Any], ...]:
     return (*numbers, owners.to_numpy(zero_copy_only=False).astype(np.int64), lengths, values)
 
 
+class _Messages:
+    """The record batches of a stream, by their places; `schema` is its first message, of `head` bytes."""
+
+    def __init__(self, data: pa.Buffer) -> None:
+        self._data = data
+        self._head = 0
+        #: Where each message begins, and where the last one ends.
+        self._edges: list[int] = []
+        #: How the stream ends after them.
+        self.ending: _State = "open"
+        source = pa.BufferReader(data)
+        try:
+            reader = pa.ipc.MessageReader.open_stream(source)
+            reader.read_next_message()
+            self._head = source.tell()
+            self._edges.append(self._head)
+            self._edges.extend(source.tell() for _ in _each(reader))
+            if source.tell() < data.size:
+                # Zeros after a crash of the machine look like the end mark, but are no end of the file.
+                self.ending = "torn"
+        except (pa.ArrowException, OSError, ValueError):
+            self.ending = "torn"
+
+    def __len__(self) -> int:
+        return max(0, len(self._edges) - 1)
+
+    def read(self, places: Sequence[int], fields: Sequence[int] | None = None) -> Iterator[pa.RecordBatch]:
+        """The batches at some places, in their order; `fields` are the columns that are wanted."""
+        pieces = [self._data.slice(0, self._head)]
+        for begin, end in _runs(places):
+            pieces.append(self._data.slice(self._edges[begin], self._edges[end] - self._edges[begin]))
+        # A batch is small: threads would wait for one another longer than they work.
+        options = pa.ipc.IpcReadOptions(
+            use_threads=False, included_fields=None if fields is None else [*fields]
+        )
+        with pa.ipc.open_stream(pa.py_buffer(b"".join(pieces)), options=options) as stream:
+            for batch in stream:
+                # In full: a list that reaches beyond its values would be read from anywhere.
+                batch.validate(full=True)
+                yield batch
+
+
 def _messages(
-    data: pa.Buffer, schema: pa.Schema, since_ns: int | None, until_ns: int | None
+    data: pa.Buffer, since_ns: int | None, until_ns: int | None
 ) -> tuple[list[pa.RecordBatch], _State]:
     """The batches that may hold something of a time range, and how the stream ends."""
-    source = pa.BufferReader(data)
-    messages: list[Any] = []
-    ending: _State = "open"
-    try:
-        reader = pa.ipc.MessageReader.open_stream(source)
-        reader.read_next_message()  # the schema
-        messages.extend(_each(reader))
-        if source.tell() < data.size:
-            # Zeros after a crash of the machine look like the end mark, but are no end of the file.
-            ending = "torn"
-    except (pa.ArrowException, OSError, ValueError):
-        ending = "torn"
+    messages = _Messages(data)
     if not messages:
         return [], "unreadable"
-    batches: list[pa.RecordBatch] = []
+    ending, batches = messages.ending, list[pa.RecordBatch]()
     try:
         # One at a time: those before one that is damaged count.
-        batches.extend(_batch(messages[n], schema) for n in _chosen(messages, schema, since_ns, until_ns))
+        batches.extend(messages.read(list(_chosen(messages, since_ns, until_ns))))
     except (pa.ArrowException, OSError, ValueError, MemoryError):
         ending = "torn" if batches else "unreadable"
     return batches, ending
 
 
-def _each(reader: Any) -> Iterator[Any]:
+def _each(reader: Any) -> Iterator[None]:
     while True:
         try:
             message = reader.read_next_message()
@@ -166,19 +211,19 @@ def _each(reader: Any) -> Iterator[Any]:
             return
         if message.type != "record batch":
             raise ValueError("it holds something else than samples")
-        yield message
+        yield
 
 
-def _batch(message: Any, schema: pa.Schema) -> pa.RecordBatch:
-    batch = pa.ipc.read_record_batch(message, schema)
-    # In full: a list that reaches beyond its values would be read from anywhere.
-    batch.validate(full=True)
-    return batch
+def _runs(places: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Places as ranges, their ends excluded."""
+    begin = 0
+    for n in range(1, len(places) + 1):
+        if n == len(places) or places[n] != places[n - 1] + 1:
+            yield places[begin], places[n - 1] + 1
+            begin = n
 
 
-def _chosen(
-    messages: Sequence[Any], schema: pa.Schema, since_ns: int | None, until_ns: int | None
-) -> Iterator[int]:
+def _chosen(messages: _Messages, since_ns: int | None, until_ns: int | None) -> Iterator[int]:
     """Places of batches to read: all, or without those between two that are both before or both after.
 
     A stretch in which the time goes back is read.
@@ -188,12 +233,25 @@ def _chosen(
         return
     first = -(2**63) if since_ns is None else since_ns
     last = 2**63 - 1 if until_ns is None else until_ns
-    marks = [*range(0, len(messages) - 1, _STRIDE), len(messages) - 1]
-    spans = [_span(_batch(messages[mark], schema)) for mark in marks]
-    for (begin, end), (low, high) in zip(pairwise(marks), pairwise(spans), strict=True):
+    spans: dict[int, tuple[int, int] | None] = {}
+
+    def span(place: int) -> tuple[int, int] | None:
+        if place not in spans:
+            spans[place] = _span(next(messages.read([place], [0])))
+        return spans[place]
+
+    # The parts that are still to be looked at, the earliest on top.
+    parts = [(0, len(messages) - 1)]
+    while parts:
+        begin, end = parts.pop()
+        low, high = span(begin), span(end)
         if low and high and low[0] <= high[1] and (high[1] < first or low[0] > last):
             continue
-        yield from range(begin, end + (end == marks[-1]))
+        if end - begin <= _STRIDE:
+            yield from range(begin, end + 1)
+        else:
+            middle = (begin + end) // 2
+            parts += [(middle + 1, end), (begin, middle)]
 
 
 def _span(batch: pa.RecordBatch) -> tuple[int, int] | None:

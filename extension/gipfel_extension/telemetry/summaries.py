@@ -124,7 +124,7 @@ def read_overview(
     devices = len(parts.devices) * len(files) / max(1, len(_some(files)))
     level = _level(target, (last - first) / 1e9, devices, parts.interval)
     if level == 0:
-        table = read_samples(telemetry, since_ns=start_ns, until_ns=end_ns)
+        table = read_samples(telemetry, since_ns=start_ns, until_ns=end_ns, metrics=wanted)
         return Overview.of_table(table, buckets, start_ns=start_ns, end_ns=end_ns, metrics=wanted)
     tail = _FINE if level == _COARSE else None
     parts = read_parts(files, level, tail=tail, metrics=wanted)

@@ -75,21 +75,24 @@ def read_parts(
     metrics
         What is wanted; None for all.
     """
-    summaries: list[Summary] = []
-    tables: list[SampleTable] = []
-    for file in files:
-        found = _summary(file, level, metrics)
-        if found is None:
-            table = _samples(file.path)
-            if table is not None:
-                tables.append(table)
-            continue
-        summaries.append(found)
-        finer = None if tail is None else _summary(file, tail, metrics, last=level // tail + 1)
-        if finer is not None:
-            end = int(found.start_ns.max()) + level * 10**9
-            summaries.append(_after(finer, end))
-    return SummaryParts(tuple(summaries), tuple(tables))
+    found = [_read(file, level, tail, metrics) for file in files]
+    return SummaryParts(
+        tuple(summary for summaries, _ in found for summary in summaries),
+        tuple(table for _, tables in found for table in tables),
+    )
+
+
+def _read(
+    file: SegmentFile, level: int, tail: int | None, metrics: Sequence[str] | None
+) -> tuple[list[Summary], list[SampleTable]]:
+    found = _summary(file, level, metrics)
+    if found is None:
+        table = _samples(file.path, metrics)
+        return [], [] if table is None else [table]
+    finer = None if tail is None else _summary(file, tail, metrics, last=level // tail + 1)
+    if finer is None:
+        return [found], []
+    return [found, _after(finer, int(found.start_ns.max()) + level * 10**9)], []
 
 
 def _summary(
@@ -105,9 +108,9 @@ def _summary(
     return None if late or not len(found.start_ns) else found
 
 
-def _samples(path: Path) -> SampleTable | None:
+def _samples(path: Path, metrics: Sequence[str] | None) -> SampleTable | None:
     try:
-        return read_segment(path)
+        return read_segment(path, metrics=metrics)
     except OSError:
         return None
 

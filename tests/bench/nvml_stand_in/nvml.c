@@ -135,7 +135,10 @@ int nvmlEventSetWait_v2(void *set, event *found, unsigned milliseconds) {
   return TIMEOUT;
 }
 
-int nvmlGpmQueryDeviceSupport(void *device, gpm_support *support) { support->supported = 1; return SUCCESS; }
+int nvmlGpmQueryDeviceSupport(void *device, gpm_support *support) {
+  support->supported = getenv("NVML_STAND_IN_OLD") == NULL;
+  return SUCCESS;
+}
 int nvmlGpmSampleAlloc(gpm_sample **sample) { *sample = calloc(1, sizeof **sample); return SUCCESS; }
 int nvmlGpmSampleFree(gpm_sample *sample) { free(sample); return SUCCESS; }
 int nvmlGpmSampleGet(void *device, gpm_sample *sample) {

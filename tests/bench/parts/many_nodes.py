@@ -1,17 +1,21 @@
 """A run of many nodes on disk, made quickly: one node is recorded, the others are its copies."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from gipfel_extension.telemetry.sample import GPU_METRICS, HOST_METRICS, Device, Sample
 from gipfel_extension.telemetry.segments import Provenance, SegmentWriter
+from gipfel_extension.telemetry.sources.synthetic import SyntheticSource
 
-_START_NS = 1_750_000_000 * 10**9
+START_NS = 1_750_000_000 * 10**9
 #: As long as every other name, so that a copy differs in names alone.
 _NODE = "nid0000"
+
+Made = Callable[[tuple[Device, ...], int], Iterator[list[Sample]]]
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,21 @@ class Recorded:
     values: int
     segment: int
     summaries: int
+
+
+class _Clock:
+    """A clock that is set by hand."""
+
+    now_ns = START_NS
+
+    def time_ns(self) -> int:
+        return self.now_ns
+
+    def monotonic_ns(self) -> int:
+        return self.now_ns - 10**15 - self.now_ns % 200
+
+    def wait(self, seconds: float, ended: threading.Event) -> bool:
+        return True
 
 
 def devices_of(node: str, gpus: int) -> tuple[Device, ...]:
@@ -38,23 +57,39 @@ def node_samples(
     """The samples of a node that trains, a beat at a time: noise on a step of some seconds."""
     noise = np.random.default_rng(1)
     for beat in range(int(seconds / interval)):
-        time_ns = _START_NS + int(beat * interval * 1e9)
+        time_ns = START_NS + int(beat * interval * 1e9)
         samples = []
         for device in devices:
             late = int(noise.integers(50_000, 900_000))
             values = _host(noise) if device.kind == "host" else _gpu(noise, beat * interval)
-            samples.append(Sample(time_ns + late, time_ns + late - 10**15, device.uuid, values))
+            # Two clocks, read one after the other.
+            apart = 10**15 + int(noise.integers(30, 300))
+            samples.append(Sample(time_ns + late, time_ns + late - apart, device.uuid, values))
         yield samples
 
 
-def record_node(folder: Path, seconds: int, *, gpus: int = 4, flush: int = 2) -> Recorded:
+def synthetic_samples(devices: tuple[Device, ...], seconds: int) -> Iterator[list[Sample]]:
+    """The samples of a node whose GPUs are those of ``synthetic:training``, a beat at a time."""
+    noise = np.random.default_rng(2)
+    clock = _Clock()
+    source = SyntheticSource("training", clock=clock, gpus=len(devices) - 1)
+    names = dict(zip((each.uuid for each in source.devices), devices[1:], strict=True))
+    for beat in range(seconds):
+        clock.now_ns = START_NS + beat * 10**9 + int(noise.integers(50_000, 900_000))
+        host = Sample(clock.time_ns(), clock.monotonic_ns(), devices[0].uuid, _host(noise))
+        yield [host, *(replace(each, device=names[each.device].uuid) for each in source.read())]
+
+
+def record_node(
+    folder: Path, seconds: int, *, gpus: int = 4, flush: int = 2, made: Made = node_samples
+) -> Recorded:
     """Write one node's hour or less, as its recorder would, and say how much that took."""
     devices = devices_of(_NODE, gpus)
     origin = Provenance(_NODE, "job", "host, nvml+gpm", simulated=True, interval=1.0, devices=devices)
-    writer = SegmentWriter(folder, origin, start_ns=_START_NS)
+    writer = SegmentWriter(folder, origin, start_ns=START_NS)
     waiting: list[Sample] = []
     values = 0
-    for beat, samples in enumerate(node_samples(devices, seconds), start=1):
+    for beat, samples in enumerate(made(devices, seconds), start=1):
         waiting += samples
         if beat % flush == 0:
             writer.write(waiting)
@@ -66,7 +101,7 @@ def record_node(folder: Path, seconds: int, *, gpus: int = 4, flush: int = 2) ->
 
 
 def copy_node(folder: Path, nodes: int) -> None:
-    """Make the other nodes of :func:`record_node`'s one."""
+    """Make the other nodes of :func:`record_node`'s one, which is no Parquet yet."""
     made = {path: path.read_bytes() for path in folder.iterdir() if _NODE in path.name}
     for number in range(1, nodes):
         name = f"nid{number:04}"
