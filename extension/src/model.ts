@@ -1,10 +1,11 @@
 import type { IDisposable } from '@lumino/disposable';
 import { Signal, type ISignal } from '@lumino/signaling';
 
+import { Again } from './again';
 import { DrawQueue } from './pace';
 import type { GipfelRequests, IStretchQuery } from './request';
 import { Shown } from './shown';
-import { SaturationStream } from './stream';
+import { SaturationStream, sameStatus } from './stream';
 import type {
   Connection,
   Figures,
@@ -98,6 +99,11 @@ export class SaturationModel implements IDisposable {
     return this._problem;
   }
 
+  /** Whether the run that is shown, which is not this server's, is being recorded now. */
+  get growing(): boolean {
+    return this._again.growing && !this.shown.live;
+  }
+
   /** True while the server is asked for what the user wants. */
   get busy(): boolean {
     return this._busy > 0;
@@ -125,6 +131,7 @@ export class SaturationModel implements IDisposable {
 
   /** Stream while somebody looks, rest while nobody does. */
   setVisible(visible: boolean): void {
+    this._again.visible = visible;
     if (!visible) {
       this._stream.pause();
     } else if (this._stream.connection === 'paused' && !this._paused) {
@@ -175,6 +182,7 @@ export class SaturationModel implements IDisposable {
 
   dispose(): void {
     window.clearTimeout(this._asking);
+    this._again.stop();
     this._stream.dispose();
     Signal.clearData(this);
   }
@@ -194,11 +202,13 @@ export class SaturationModel implements IDisposable {
   private _ask(): void {
     if (this._runShown !== this.shown.runName) {
       this._runShown = this.shown.runName;
+      this._again.growing = false;
       this._score = null;
       this._events = [];
     }
     this._stateChanged.emit();
     window.clearTimeout(this._asking);
+    this._again.stop();
     this._asking = window.setTimeout(() => {
       if (this.shown.live) {
         const view = this.shown.view();
@@ -220,12 +230,15 @@ export class SaturationModel implements IDisposable {
     // Whoever chose something else meanwhile gets that.
     if (current()) {
       this._events = found.events;
+      this._again.growing = found.growing;
       this._takeFigures(found.figures, found.devices, true);
       const score = await scored;
       if (current()) {
         this._score = score;
+        this._stateChanged.emit();
       }
     }
+    this._again.later();
   }
 
   private _onMessage(message: StreamMessage): void {
@@ -250,7 +263,7 @@ export class SaturationModel implements IDisposable {
       if (message.whole) {
         void this.refreshRun();
       }
-    } else if (!same(before, message.status)) {
+    } else if (!sameStatus(before, message.status)) {
       this._stateChanged.emit();
     }
   }
@@ -282,10 +295,6 @@ export class SaturationModel implements IDisposable {
   private _busy = 0;
   private _problem = '';
   private _asking = 0;
+  private readonly _again = new Again(() => this._readStretch());
   private _asked = 0;
-}
-
-/** Whether two statuses look the same on the screen. */
-function same(a: ISaturationStatus | null, b: ISaturationStatus): boolean {
-  return a?.state === b.state && a.simulated === b.simulated && a.gpus === b.gpus && a.message === b.message;
 }

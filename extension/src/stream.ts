@@ -2,7 +2,7 @@ import type { JSONObject } from '@lumino/coreutils';
 import type { IDisposable } from '@lumino/disposable';
 import { Signal, type ISignal } from '@lumino/signaling';
 
-import type { Connection, StreamMessage } from './tokens';
+import type { Connection, ISaturationStatus, StreamMessage } from './tokens';
 
 const FIRST_WAIT_MS = 1_000;
 const LONGEST_WAIT_MS = 30_000;
@@ -109,4 +109,9 @@ export class SaturationStream implements IDisposable {
   private _timer = 0;
   private _lost = 0;
   private _disposed = false;
+}
+
+/** Whether two statuses look the same on the screen. */
+export function sameStatus(a: ISaturationStatus | null, b: ISaturationStatus): boolean {
+  return a?.state === b.state && a.simulated === b.simulated && a.gpus === b.gpus && a.message === b.message;
 }

@@ -132,6 +132,8 @@ export interface IScore {
   } | null;
   readonly startup_s: number;
   readonly interval_s: number;
+  /** Seconds over which the scored values are means; null where they are the samples. */
+  readonly means_s?: number | null;
   readonly simulated: boolean;
   readonly notes: readonly string[];
 }
@@ -163,6 +165,8 @@ export interface IStretch {
   readonly events: readonly IRunEvent[];
   readonly devices: readonly IDevice[];
   readonly bucket_s: number;
+  /** Whether something records this run now, and it is worth asking again. */
+  readonly growing: boolean;
 }
 
 /** Two runs side by side. */

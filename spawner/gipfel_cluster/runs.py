@@ -10,6 +10,7 @@ from typing import Any
 
 from .model import GipfelError
 
+_MOST_BYTES = 16 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -88,9 +89,12 @@ class RunFolder:
     def read_record(self) -> dict[str, Any]:
         """The content of ``record.json``, or an empty dictionary where there is none yet."""
         try:
-            content: dict[str, Any] = json.loads((self.path / "record.json").read_text())
+            handle = os.open(self.path / "record.json", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with os.fdopen(handle, "rb") as file:
+                # A pipe under this name would keep us waiting for who writes into it.
+                content: dict[str, Any] = json.loads(file.read(_MOST_BYTES) or b"")
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise GipfelError(f"The record of run {self.name} can't be read: {error}.") from error
         return content

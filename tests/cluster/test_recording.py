@@ -34,8 +34,8 @@ sys.exit(subprocess.run([*step, os.path.join(run, "enough")]).returncode)
 """
 
 
-def _recorders(telemetry: Path, node: str) -> list[int]:
-    """The recorders of a run on a node."""
+def _recorders(telemetry: Path, node: str, *, kept: bool = True) -> list[int]:
+    """The recorders of a run on a node, and who keeps them where `kept` says so."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -44,6 +44,7 @@ def _recorders(telemetry: Path, node: str) -> list[int]:
         except OSError:
             continue
         ours = b"gipfel_extension.telemetry.recorder" in words and str(telemetry).encode() in words
+        ours = ours and (kept or b"gipfel_cluster.recorder_keeper" not in words)
         if ours and f"SLURMD_NODENAME={node}".encode() in environment:
             found.append(int(path.parent.name))
     return found
@@ -86,14 +87,22 @@ def test_every_node_is_recorded_from_beginning_to_end(cluster: OneMachine, world
         assert wait_until((run / "seen").exists, _LIMIT_S), _told(run, world_folder)
         # What the other node sees is live here, too.
         assert (run / "seen").read_text().split() == [first, second], _told(run, world_folder)
-        # One of the two was killed: the job goes on, and the step of recorders is started again.
+        # Both are killed: the job goes on.
         before = rows(second)
-        (pid,) = _recorders(telemetry, second)
+        (pid,) = _recorders(telemetry, second, kept=False)
+        (keeper,) = set(_recorders(telemetry, second)) - {pid}
         # Its step took nothing from the work's, and sees the GPUs that the job has there.
         assert b"CUDA_VISIBLE_DEVICES=0" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         os.kill(pid, signal.SIGKILL)
-        assert wait_until(lambda: [each for each in _recorders(telemetry, second) if each != pid], _LIMIT_S)
+        # Both come back by themselves, and the step goes on.
+        (here,) = _recorders(telemetry, first, kept=False)
+        os.kill(here, signal.SIGKILL)
+        for node, lost in ((first, here), (second, pid)):
+            assert wait_until(
+                lambda n=node, p=lost: set(_recorders(telemetry, n, kept=False)) - {p}, _LIMIT_S
+            )
         assert wait_until(lambda: rows(second) > before + 5, _LIMIT_S), _told(run, world_folder)
+        assert keeper in _recorders(telemetry, second)
         assert wait_until(lambda: {place.rank for place in read_ranks(telemetry)} == {0, 1}, _LIMIT_S)
     finally:
         (run / "enough").touch()
@@ -111,8 +120,11 @@ def test_every_node_is_recorded_from_beginning_to_end(cluster: OneMachine, world
     assert (second, "closed") in states
     assert {state for node, state in states if node == second} - {"closed"} <= {"open", "torn"}
     events = read_events(telemetry)
-    assert any(each.kind == "node_lost" and "started again" in each.message for each in events)
+    assert sorted(each.node for each in events if each.kind == "recorder_lost") == [first, second]
     assert [each.node for each in events if each.kind == "recorder_ended"].count(second) == 1
+    for node in (first, second):
+        end = json.loads((telemetry / f"{node}.recorder.json").read_text())
+        assert (end["how"], end["expected"], end["lost"]) == ("SIGKILL", False, 1)
     assert {(place.rank, place.node) for place in read_ranks(telemetry)} == {(0, first), (1, second)}
     assert not _recorders(telemetry, first)
     assert not _recorders(telemetry, second)

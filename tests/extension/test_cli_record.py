@@ -120,6 +120,8 @@ def test_the_exit_status_is_the_commands(words, environment, runs, script, statu
     table = read_samples(folder(runs) / "telemetry")
     assert table.rows >= 4
     assert [each.state for each in table.segments] == ["closed"]
+    # Scored already, by a process that is gone.
+    assert json.loads((folder(runs) / "score.json").read_text())["simulated"] is True
 
 
 def test_it_is_live_for_a_notebook_and_takes_metrics_from_a_file(started, runs, tmp_path):

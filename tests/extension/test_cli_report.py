@@ -16,6 +16,9 @@ from gipfel_extension.cli import main
 from gipfel_extension.telemetry.imports import open_recording
 from gipfel_extension.telemetry.sample import SampleTable
 from gipfel_extension.telemetry.segments import Provenance, SegmentWriter
+from gipfel_extension.vetting.model import CheckResult, Scope, Verdict
+from gipfel_extension.vetting.protocol import ProtocolCheck, VettingProtocol
+from gipfel_extension.vetting.report import make_report
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -232,9 +235,18 @@ def test_nothing_in_a_name_becomes_a_part_of_the_page(gipfel, tmp_path):
         starved(name=HOSTILE, length=40),
         {"command": [HOSTILE], "nodes": [HOSTILE], "edf": {"name": HOSTILE}, "ended": HOSTILE},
     )
+    found = CheckResult(
+        check=HOSTILE, type=HOSTILE, scope=Scope.NODE, subject=HOSTILE, node=HOSTILE, verdict=Verdict.FAIL,
+        reason=HOSTILE, fix=HOSTILE,
+    )  # fmt: skip
+    protocol = VettingProtocol(name=HOSTILE, checks=(ProtocolCheck(name=HOSTILE, type=HOSTILE),))
+    vetting = make_report(protocol, [HOSTILE], [found], started_ns=1, ended_ns=2, notes=[HOSTILE])
+    vetting.model_copy(update={"outcome": HOSTILE, "exclude": HOSTILE}).write(tmp_path / "runs" / "alps-3")
     assert gipfel("report", "alps-3")[0] == 0
     content = Path("report.html").read_text()
     page = Page(content)
+    assert 'id="vetting"' in content
+    assert "✗" in content
     assert page.tags.count("script") == 3
     assert not page.handlers
     assert "img" not in page.tags

@@ -34,6 +34,9 @@ def test_a_stretch_has_figures_score_and_nothing_outside(recorded):
     status, whole = recorded.call("gipfel/saturation/range")
     assert status == 200
     assert recorded.call("gipfel/saturation/score")[1]["score"] is not None
+    assert recorded.call("gipfel/saturation/score")[1]["means_s"] is None
+    # A page reads it again as long as somebody records it.
+    assert whole["growing"] is True
     gpu = next(device["uuid"] for device in whole["devices"] if device["kind"] == "gpu")
     times = [x for trace in whole["figures"]["job"]["data"] for x in trace["x"]]
     since, until = min(times) + 1000, min(times) + 2000
@@ -41,6 +44,7 @@ def test_a_stretch_has_figures_score_and_nothing_outside(recorded):
         f"gipfel/saturation/range?since={since}&until={until}&gpu={gpu}&metric=POWER_USAGE"
     )
     assert status == 200
+    assert part["growing"] is False
     assert set(part["figures"]) == {"job", "host", "heat", f"gpu/{gpu}"}
     inside = [x for trace in part["figures"]["job"]["data"] for x in trace["x"]]
     assert inside

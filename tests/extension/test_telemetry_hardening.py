@@ -366,6 +366,9 @@ def test_metrics_from_a_file_of_the_workload(tmp_path: Path) -> None:
             "}\nnonsense\n[1]\n{}\n" + '{"loss": NaN, "time_ns": true}\n{"values": {"tps": 10}, "time": -5}\n'
         )
     follower.poll()
+    # Cut off, and longer than before when it is looked at again.
+    path.write_text('{"loss": 0.75, "note": "' + "y" * 400 + '"}\n')
+    follower.poll()
     # Begun anew, as by a second run of the program.
     path.write_text('{"loss": 0.125}\n')
     follower.poll()
@@ -386,6 +389,7 @@ def test_metrics_from_a_file_of_the_workload(tmp_path: Path) -> None:
     assert values == {
         (now, 0.5),
         (1_700_000_050_500_000_000, 0.25),
+        (now, 0.75),
         (now, 0.125),
         (now, 0.0625),
         (now, 0.03125),

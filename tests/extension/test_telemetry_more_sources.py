@@ -1,6 +1,9 @@
 """Sources beyond this node's driver: DCGM, its exporter, AMD SMI, and which GPUs are a job's."""
 
 import http.server
+import os
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -10,15 +13,22 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from gipfel_extension.telemetry.events import read_events
 from gipfel_extension.telemetry.sample import SourceError
+from gipfel_extension.telemetry.segments import read_samples
 from gipfel_extension.telemetry.sources import SourceRequest, open_source, source_names
 from gipfel_extension.telemetry.sources.amdsmi_source import AmdSource
 from gipfel_extension.telemetry.sources.dcgm import DcgmSource
 from gipfel_extension.telemetry.sources.lustre import lustre_counters, parse_stats
 from gipfel_extension.telemetry.sources.network import network_counters
 from gipfel_extension.telemetry.sources.own_gpus import ShownGpu, own_gpus
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
+
+import nvml_stand_in
 
 _DATA = Path(__file__).parent / "data"
 _A100 = "GPU-a5e25d3c-0f3d-4b1e-9a0b-5b1f0c2d7e0"
@@ -78,6 +88,56 @@ def test_dcgm_that_ends_is_an_error_and_is_started_again(dcgmi: Path, tmp_path: 
         assert until(lambda: source.read()[0].values["SM_ACTIVE"])
     finally:
         source.close()
+
+
+def test_auto_asks_dcgm_too_where_no_gpu_has_gpm(dcgmi: Path, tmp_path: Path) -> None:
+    library = nvml_stand_in.build(tmp_path)
+    # The daemon's second GPU is the driver's second.
+    text = dcgmi.read_text().replace(f"{_A100}2", "GPU-57a9d000-0000-4000-8000-000000000001")
+    dcgmi.write_text(text)
+    environment = nvml_stand_in.environment(library, gpus=2)
+    environment |= {"NVML_STAND_IN_OLD": "1", "PATH": f"{dcgmi.parent}:{environment['PATH']}"}
+    folder = tmp_path / "telemetry"
+    command = [sys.executable, "-m", "gipfel_extension.telemetry.recorder", "--telemetry", str(folder)]
+    command += ["--node", "n1", "--interval", "0.1", "--flush", "0.2", "--source", "auto"]
+    process = subprocess.Popen(command, env=environment)
+    second = "GPU-57a9d000-0000-4000-8000-000000000001"
+    try:
+        assert until(lambda: _known(folder, second))
+        # The daemon's end leaves what NVML has, and is told once.
+        dcgmi.write_text("#!/bin/sh\nexit 3\n")
+        (daemon,) = (
+            int(path.parent.name)
+            for path in Path("/proc").glob("[0-9]*/stat")
+            if (words := _stat(path)) and words[1] == str(process.pid)
+        )
+        os.kill(daemon, signal.SIGKILL)
+        assert until(lambda: [each.kind for each in read_events(folder)].count("source_lost"))
+        rows = read_samples(folder).rows
+        assert until(lambda: read_samples(folder).rows > rows + 10)
+    finally:
+        process.terminate()
+        process.wait(30)
+    table = read_samples(folder)
+    assert table.source == "nvml+dcgm"
+    first, other = (table.of(device.uuid) for device in table.gpus)
+    # The driver's own numbers stay, and a GPU that the daemon doesn't know has no others.
+    assert np.isfinite([*first["FB_USED"], *other["FB_USED"]]).all()
+    assert np.isnan([*first["SM_ACTIVE"], other["SM_ACTIVE"][-1]]).all()
+    assert [each.kind for each in read_events(folder)].count("source_lost") == 1
+
+
+def _known(folder: Path, gpu: str) -> bool:
+    columns = (read_samples(folder).columns or {}).get(gpu)
+    return columns is not None and bool(np.isclose(columns["SM_ACTIVE"], 0.874, atol=1e-3).any())
+
+
+def _stat(path: Path) -> list[str]:
+    """State and parent of a process that may be gone."""
+    try:
+        return path.read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
 
 
 def test_dcgm_without_a_daemon_says_so(tmp_path: Path) -> None:

@@ -29,8 +29,8 @@ def export(recording: str, *, output: Path) -> int:
     """Write all samples of a run into one file: a row per device and time, a column per metric.
 
     Names and units are those of DCGM's fields, fractions from 0 to 1, rates in bytes per second, time_ns is
-    UTC. A missing value is null in Parquet and empty in CSV; Parquet names the devices in its metadata, and
-    gipfel reads it back. RUN and FILE are as for gipfel score.
+    UTC, clock_ns its lead over the monotonic clock. A missing value is null in Parquet, empty in CSV; Parquet
+    names the devices in its metadata, and gipfel reads it back. RUN and FILE are as for gipfel score.
 
     Exit status: 0 it was written, 1 it couldn't be, 2 nothing could be read.
     """

@@ -74,7 +74,7 @@ def record(
     127 where there is no such program. Whatever becomes of the record, CMD runs on. In CMD $GIPFEL_RUN names
     the run folder, so that gipfel_widgets.log(loss=...) writes beside the samples. In a Slurm step with
     several tasks one recorder per node writes into one folder. Meanwhile Saturation(run=...) in a notebook
-    on the same node shows it live.
+    on the same node shows it live; at the end score.json holds what `gipfel score --json` says.
     """
     from .foreground import NOT_EXECUTABLE, NOT_FOUND, Foreground  # noqa: PLC0415
 
@@ -134,6 +134,10 @@ def _started(run: "RecordedRun | None", extra: tuple[str, ...], metrics: str) ->
         return None
 
 
+#: Longer than this nobody waits at a command's end for its score; `gipfel score` makes up for it.
+_SCORE_S = 30.0
+
+
 def _end(run: "RecordedRun | None", recorder: "RecorderBeside | None", status: int) -> None:
     problem = recorder.stop() if recorder is not None else ""
     if problem:
@@ -144,6 +148,9 @@ def _end(run: "RecordedRun | None", recorder: "RecorderBeside | None", status: i
     if problem:
         _say(problem)
     if run.first:
+        from gipfel_cluster.job.closing import close_run  # noqa: PLC0415
+
+        close_run(run.path, os.environ, limit_s=_SCORE_S)
         _say(
             f"the record of this run is {run.path}; `gipfel score {_word(run.path)}` shows what it was worth"
         )

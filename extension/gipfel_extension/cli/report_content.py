@@ -1,17 +1,17 @@
 """What a scored run's report shows: its figures, events and record."""
 
-import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from html import escape
 from pathlib import Path
-from typing import Any
 
 from ..saturation.lines import heading, subject
 from ..saturation.report import ReportContent, ReportFigure, record_lines
 from ..saturation.shares import shares_of
 from ..telemetry.events import Event, read_events
+from ..telemetry.files import read_record_file
 from ..telemetry.gpu_lines import gpu_figure, time_series_figure
 from ..telemetry.heat import heat_figure
 from ..telemetry.job_lines import host_figure, job_figure
@@ -30,7 +30,7 @@ _MOST_EVIDENCE = 8
 
 def content_of(scored: ScoredRun) -> ReportContent:
     """The content of a run's report."""
-    record = _record(scored.path)
+    record = read_record_file(scored.path)
     events = read_events(scored.path / "telemetry")
     edf = record.get("edf")
     environment = str(edf.get("name", "")) if isinstance(edf, dict) else ""
@@ -42,6 +42,7 @@ def content_of(scored: ScoredRun) -> ReportContent:
         record_lines(record),
         tuple((_time(e.time_ns), e.node, e.kind, e.message) for e in events[-_MOST_EVENTS:]),
         f"Made by gipfel on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC. All times are UTC.",
+        _vetting(scored.path),
     )
 
 
@@ -99,18 +100,26 @@ def _evidence(scored: ScoredRun, overview: Overview) -> Iterator[ReportFigure]:
             )
 
 
-def _record(path: Path) -> dict[str, Any]:
-    with suppress(OSError, ValueError, RecursionError):
-        content = json.loads((path / "record.json").read_bytes())
-        if isinstance(content, dict):
-            return content
-    return {}
-
-
 def _metrics(path: Path) -> UserMetrics | None:
     with suppress(OSError, ValueError):
         return read_metrics(path)
     return None
+
+
+def _vetting(path: Path) -> str:
+    """The grid of a run whose nodes were vetted."""
+    if not (path / "vetting.json").is_file():
+        return ""
+    from gipfel_cluster.model import GipfelError  # noqa: PLC0415 - pydantic, which most reports do without
+
+    from ..vetting.grid import grid_of  # noqa: PLC0415
+    from ..vetting.grid_html import grid_html  # noqa: PLC0415
+    from ..vetting.report import read_report  # noqa: PLC0415
+
+    try:
+        return grid_html(grid_of(read_report(path)))
+    except GipfelError as error:
+        return f"<p>{escape(str(error))}</p>"
 
 
 def _time(time_ns: int) -> str:

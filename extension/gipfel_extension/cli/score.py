@@ -114,8 +114,7 @@ def _save(scored: "ScoredRun") -> None:
 
 def _environment(path: Path) -> str:
     """The name of the environment that a run was in; empty where nobody wrote it down."""
-    try:
-        record = json.loads((path / "record.json").read_text())
-        return str(record["edf"]["name"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return ""
+    from ..telemetry.files import read_record_file  # noqa: PLC0415 - as above
+
+    edf = read_record_file(path).get("edf")
+    return str(edf.get("name", "")) if isinstance(edf, dict) else ""

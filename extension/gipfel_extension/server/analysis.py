@@ -17,6 +17,8 @@ _SHORTEST_PAUSE_S = 5.0
 #: Scoring takes at most this share of a core.
 _SHARE = 0.1
 _GLANCE_S = 0.5
+#: The source of a table of means.
+MEANS = "summaries"
 
 
 @dataclass(frozen=True)
@@ -29,9 +31,16 @@ class Analysed:
 
 
 def judged(table: SampleTable, telemetry: Path) -> dict[str, Any]:
-    """The document of ``gipfel score --json`` for a table of a run."""
+    """The document of ``gipfel score --json`` for a table of a run.
+
+    ``means_s`` says over how many seconds its values are means, None where they are the samples.
+    """
     job = score_table(table, ranks=gpus_by_rank(read_ranks(telemetry)))
-    return document_of(job, advise(table, job))
+    document = document_of(job, advise(table, job))
+    if table.source != MEANS:
+        return {**document, "means_s": None}
+    note = f"Scored by means over {table.interval:g} s, since this is a long time; a shorter one shows more."
+    return {**document, "means_s": round(table.interval, 3), "notes": [note, *document["notes"]]}
 
 
 class SaturationAnalysis:

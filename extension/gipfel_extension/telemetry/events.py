@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from .files import read_regular
+
 #: Ending of the files that hold events.
 SUFFIX = ".events.jsonl"
 
@@ -13,6 +15,7 @@ SUFFIX = ".events.jsonl"
 KINDS: Mapping[str, str] = {
     "recorder_started": "a recorder began",
     "recorder_ended": "a recorder was told to end, and wrote what it held",
+    "recorder_lost": "a recorder died, and is started again",
     "recorder_stalled": "a recorder stood still, and samples are missing",
     "second_recorder": "two recorders of one name write into one folder",
     "late_join": "a node's recorder came later than the others",
@@ -101,7 +104,7 @@ def read_event_files(telemetry: Path) -> Events:
     damaged = 0
     for path in sorted(telemetry.glob(f"*{SUFFIX}")):
         try:
-            lines = path.read_bytes().split(b"\n")
+            lines = read_regular(path).split(b"\n")
         except OSError:
             damaged += 1
             continue

@@ -1,7 +1,8 @@
 """The user's own metrics of a run: ``metrics.jsonl``, which ``gipfel_widgets.log`` appends to.
 
-A line is an object of ``time_ns``, ``monotonic_ns``, ``node``, ``rank`` and ``values``. What is no such line,
-as the last one of a process that was killed, is counted and left out.
+A line is an object of ``time_ns``, ``monotonic_ns``, ``node``, ``rank`` and ``values``, and of ``launch`` where
+a launch's rank wrote it. What is no such line, as the last one of a process that was killed, is counted and
+left out.
 """
 
 import json
@@ -14,6 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+
+from .files import open_regular
 
 #: Name of the file in a run folder.
 METRICS_FILE = "metrics.jsonl"
@@ -127,7 +130,7 @@ class MetricsReader:
             The file is there and can't be read.
         """
         try:
-            with self._path.open("rb") as file:
+            with open_regular(self._path) as file:
                 file.seek(self._offset)
                 data = file.read()
         except FileNotFoundError:

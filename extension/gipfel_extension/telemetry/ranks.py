@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .events import file_name
+from .files import read_regular
 
 #: Ending of the files that hold places of ranks.
 SUFFIX = ".ranks.json"
@@ -69,7 +70,7 @@ def read_ranks(telemetry: Path) -> tuple[RankPlace, ...]:
     found: dict[tuple[int, str, str | None], RankPlace] = {}
     for path in sorted(telemetry.glob(f"*{SUFFIX}")):
         try:
-            places = [RankPlace.from_json(each) for each in json.loads(path.read_bytes())]
+            places = [RankPlace.from_json(each) for each in json.loads(read_regular(path))]
         except (OSError, ValueError, TypeError, RecursionError):
             continue
         for place in places:

@@ -37,6 +37,11 @@ export function Score(props: { score: IScore; trans: TranslationBundle }): React
           ({points} + {100 - (points ?? 0)} = 100)
         </span>
       </p>
+      {typeof score.means_s === 'number' && (
+        <p className="jp-Gipfel-small">
+          {trans.__('Scored by means over %1 s; a shorter time is scored by its samples.', score.means_s)}
+        </p>
+      )}
       <details className="jp-Gipfel-more">
         <summary>{trans.__('Staircase, confidence, notes')}</summary>
         <Staircase points={points ?? 0} lost={lost} />
@@ -90,7 +95,9 @@ function Particulars(props: { score: IScore; trans: TranslationBundle }): React.
   const { score, trans } = props;
   const parts = [
     trans.__('confidence %1', (score.confidence ?? 0).toFixed(2)),
-    trans.__('a sample every %1 s', score.interval_s)
+    typeof score.means_s === 'number'
+      ? trans.__('means over %1 s', score.means_s)
+      : trans.__('a sample every %1 s', score.interval_s)
   ];
   if (score.spread && score.gpus.length > 1) {
     parts.push(trans.__('GPUs from %1 to %2', ...range(score)));

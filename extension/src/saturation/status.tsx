@@ -16,7 +16,7 @@ export function StatusLine(props: IStatusProps): React.JSX.Element {
   const { model, trans } = props;
   const { status, connection } = model;
   const live = connection === 'open' && status ? status.state : connection;
-  const state = model.shown.live || connection === 'retrying' ? live : 'past';
+  const state = model.shown.live || connection === 'retrying' ? live : model.growing ? 'growing' : 'past';
   const [shape, word] = {
     live: ['●', trans.__('live')],
     starting: ['◐', trans.__('starting')],
@@ -26,7 +26,8 @@ export function StatusLine(props: IStatusProps): React.JSX.Element {
     connecting: ['◐', trans.__('connecting')],
     retrying: ['▲', trans.__('no answer')],
     paused: ['‖', trans.__('paused')],
-    past: ['◇', trans.__('as it was')]
+    past: ['◇', trans.__('as it was')],
+    growing: ['●', trans.__('being recorded')]
   }[state] as [string, string];
   const simulated = model.shown.live ? status?.simulated === true : model.score?.simulated === true;
   return (

@@ -34,6 +34,8 @@ class ReportContent:
         Time in UTC, node, kind and message of what happened.
     made
         When and by what the report was made.
+    vetting
+        How the run's nodes were vetted, as HTML that is escaped already; empty where they were not.
     """
 
     heading: str
@@ -43,3 +45,4 @@ class ReportContent:
     record: Sequence[tuple[str, str]] = ()
     events: Sequence[tuple[str, str, str, str]] = ()
     made: str = ""
+    vetting: str = ""

@@ -46,6 +46,7 @@ def report_page(
         *_advice(content, plotly, images),
         *_figures(content.figures, plotly, images),
         *_gpus(content.document),
+        *([f'<section id="vetting"><h2>Vetting</h2>{content.vetting}</section>'] if content.vetting else []),
         *_events(content.events),
         *_record(content.record),
         f"<footer>{_text(content.made)}</footer>",

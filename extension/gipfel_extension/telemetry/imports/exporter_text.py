@@ -7,11 +7,15 @@ from pathlib import Path
 import numpy as np
 
 from ..sample import Device, SampleTable
-from .dcgm_names import metric_of, number_of
+from ..sources.dcgm_fields import scaled
+from .dcgm_names import metric_of
 from .recording import Recording, gpu_columns
 
 _LINE = re.compile(r"^(DCGM_FI_\w+)\{(.*)\}\s+(\S+)(?:\s+(-?\d+))?\s*$")
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+#: From the beginning of a word: else a long one is tried again from each of its letters.
+_LABEL = re.compile(r'(?<!\w)(\w+)="((?:[^"\\]|\\.)*)"')
+
+_MOST_DIGITS = 6
 
 #: One GPU's values in one scrape, and its time in milliseconds where the text has one.
 _Scrape = tuple[dict[str, float], int | None]
@@ -36,7 +40,8 @@ def read_exporter_text(path: Path) -> Recording:
         own = scrapes.setdefault(device.uuid, [])
         if not own or found[0] in own[-1][0]:
             own.append(({}, time_ms))
-        own[-1][0][found[0]] = number_of(value) * found[1]
+        number = scaled(value, found[1])
+        own[-1][0][found[0]] = np.nan if number is None else number
     if not devices:
         raise ValueError("it holds no metric of DCGM exporter")
     timed = all(time is not None for own in scrapes.values() for _, time in own)
@@ -51,8 +56,7 @@ def scraped_lines(lines: Iterable[str]) -> Iterator[tuple[str, Mapping[str, str]
     for line in lines:
         matched = _LINE.match(line.strip())
         if matched:
-            time = int(matched[4]) if matched[4] else None
-            yield matched[1], dict(_LABEL.findall(matched[2])), matched[3], time
+            yield matched[1], dict(_LABEL.findall(matched[2])), matched[3], _milliseconds(matched[4] or "")
 
 
 def device_of(labels: Mapping[str, str], *, node: str = "") -> Device | None:
@@ -64,8 +68,15 @@ def device_of(labels: Mapping[str, str], *, node: str = "") -> Device | None:
         return None
     instance = labels.get("GPU_I_ID", "")
     name = " ".join(part for part in (labels.get("modelName", ""), labels.get("GPU_I_PROFILE", "")) if part)
-    index = int(number) if number.isascii() and number.isdecimal() else None
+    counted = number.isascii() and number.isdecimal() and len(number) <= _MOST_DIGITS
+    index = int(number) if counted else None
     return Device(f"{uuid}/{instance}" if instance else uuid, "gpu", name, index, node=node)
+
+
+def _milliseconds(text: str) -> int | None:
+    """A time as the text has it; None for none, and for one that nanoseconds can't say."""
+    found = int(text) if text and len(text) < 18 else None
+    return found if found is None or abs(found) < 2**63 // 10**6 else None
 
 
 def _columns(own: list[_Scrape], *, timed: bool) -> dict[str, np.typing.NDArray[np.float64]]:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from ..files import open_regular
 from ..sample import SampleTable, SourceError
 from ..segments import SUFFIX, read_parquet, read_segment
 from .exporter_text import read_exporter_text
@@ -68,7 +69,7 @@ def _several(paths: list[Path], read: Callable[[Path], Recording], label: str) -
 
 
 def _file(path: Path) -> Recording:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         begin = file.read(64)
     if begin.startswith(b"PAR1"):
         return Recording(read_parquet(path), path.name)

@@ -1,12 +1,12 @@
 """A run folder of ours as a recording: its samples, its ranks, and what of it is missing."""
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..events import read_event_files
+from ..files import read_record_file
 from ..ranks import gpus_by_rank, read_ranks
 from ..sample import SampleTable
 from ..segment_files import segment_files
@@ -19,6 +19,7 @@ _NAMED = 5
 #: Kinds of events without which a gap or an overlap in the samples looks like the work's.
 _COSTLY = frozenset(
     (
+        "recorder_lost",
         "recorder_stalled",
         "samples_lost",
         "clock_step",
@@ -53,16 +54,14 @@ def _telemetry(path: Path) -> Path:
 
 def _nodes(path: Path) -> tuple[str, ...]:
     """The nodes that the record names."""
-    try:
-        record: Any = json.loads((path / "record.json").read_bytes())
-        return tuple(str(node) for node in record["nodes"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return ()
+    named: Any = read_record_file(path).get("nodes")
+    return tuple(str(node) for node in named) if isinstance(named, list) else ()
 
 
 def _missing(table: SampleTable, expected: tuple[str, ...]) -> Iterator[str]:
     spans = _spans(table)
-    silent = [node for node in expected if node not in spans]
+    there = {device.node for device in table.devices if len(table.of(device.uuid)["time_ns"])}
+    silent = [node for node in expected if node not in there]
     if silent:
         yield f"{_some(silent)} of the job's {len(expected)} nodes left no sample."
     if len(spans) < 2:

@@ -94,10 +94,11 @@ class RankFinder:
         return found
 
     def _processes(self) -> list[_Process]:
-        own, ourselves = os.getuid(), os.getpid()
+        # Who keeps or starts a recorder is a task of Slurm's, and computes nothing.
+        own, ourselves = os.getuid(), {os.getpid(), os.getppid()}
         found = []
         for entry in os.scandir(self._proc):
-            if entry.name.isdecimal() and int(entry.name) != ourselves:
+            if entry.name.isdecimal() and int(entry.name) not in ourselves:
                 with suppress(OSError, ValueError, IndexError):
                     if entry.stat().st_uid == own:
                         found.append(self._process(int(entry.name)))

@@ -13,6 +13,8 @@ from ..sources import Clock
 
 _MOST_BYTES = 1 << 20
 _MOST_VALUES = 64
+#: Of what was read, so many bytes are looked for again; a line of metrics has its step or its time in them.
+_REMEMBERED = 256
 #: Names under which programs write the time of a line, and the factor to nanoseconds.
 _TIMES = (("time_ns", 1.0), ("timestamp", 1e9), ("time", 1e9), ("_timestamp", 1e9))
 _YEAR_2000 = 946_684_800.0
@@ -41,6 +43,7 @@ class MetricsFile:
         self._node = node
         self._clock = clock
         self._rest = b""
+        self._last = b""
         self._identity: tuple[int, int] | None = None
         self._offset = size_of(path) if start is None else start
 
@@ -62,9 +65,10 @@ class MetricsFile:
             if not stat.S_ISREG(status.st_mode):
                 raise OSError(errno.EINVAL, "it is no file", str(self._path))
             identity = (status.st_dev, status.st_ino)
-            if self._identity not in (None, identity) or status.st_size < self._offset:
-                # Another file under this name, or one that was begun anew.
-                self._offset, self._rest = 0, b""
+            begun_anew = status.st_size < self._offset or not self._goes_on(handle)
+            if self._identity not in (None, identity) or begun_anew:
+                # Another file under this name, or one that was cut off, and may be longer again by now.
+                self._offset, self._rest, self._last = 0, b"", b""
             self._identity = identity
             file.seek(self._offset)
             data = file.read(_MOST_BYTES)
@@ -75,8 +79,13 @@ class MetricsFile:
         if lines:
             self._append(b"".join(lines))
         self._offset += len(data)
+        self._last = (self._last + data)[-_REMEMBERED:]
         # A line that has no end within so much is none.
         self._rest = rest if len(rest) < _MOST_BYTES else b""
+
+    def _goes_on(self, handle: int) -> bool:
+        """Whether what was read last is still where it was."""
+        return os.pread(handle, len(self._last), self._offset - len(self._last)) == self._last
 
     def _noted(self, line: bytes) -> bytes | None:
         try:

@@ -67,9 +67,10 @@ def open_source(spec: str, request: SourceRequest | None = None) -> Source:
     Parameters
     ----------
     spec
-        ``host``; ``auto`` (``nvml``, else ``amdsmi``, where the job has such a GPU, else nothing); ``nvml``;
-        ``dcgm``; ``amdsmi``; ``exporter:URL``; ``prometheus:URL``; ``replay:FILE``; ``synthetic:NAME`` and
-        ``synthetic:NAME:N`` for N GPUs; or what another package brings.
+        ``host``; ``auto`` (``nvml``, with ``dcgm`` where no GPU has GPM and the daemon answers; else
+        ``amdsmi``; nothing where the job has no such GPU); ``nvml``; ``dcgm``; ``amdsmi``;
+        ``exporter:URL``; ``prometheus:URL``; ``replay:FILE``; ``synthetic:NAME`` and ``synthetic:NAME:N`` for
+        N GPUs; or what another package brings.
 
     Raises
     ------

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from ..sample import GPU_METRICS, Device, Sample, SourceError
 from . import no_argument
-from .dcgm_fields import BY_METRIC, DcgmField, number_of
+from .dcgm_fields import BY_METRIC, DcgmField, scaled
 from .own_gpus import ShownGpu, opens_nvidia, own_gpus
 from .protocol import SourceRequest
 
@@ -173,8 +173,7 @@ def parse_row(line: str, fields: Sequence[DcgmField]) -> tuple[int, dict[str, fl
         return None
     values: dict[str, float | None] = dict.fromkeys(GPU_METRICS)
     for field, cell in zip(fields, cells, strict=True):
-        number = number_of(cell)
-        values[field.metric] = None if number is None else number * field.factor
+        values[field.metric] = scaled(cell, field.factor)
     return int(matched[1]), values
 
 

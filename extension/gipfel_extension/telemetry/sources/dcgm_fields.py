@@ -125,6 +125,12 @@ def number_of(text: object) -> float | None:
     """A value as DCGM wrote it; None for a blank, for words and for what isn't finite."""
     try:
         value = float(text)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return None if value in BLANKS or not abs(value) < float("inf") else value
+
+
+def scaled(text: object, factor: float) -> float | None:
+    """A value as DCGM wrote it in our unit; None where it is a blank, or finite no more."""
+    value = number_of(text)
+    return None if value is None or not abs(value * factor) < float("inf") else value * factor

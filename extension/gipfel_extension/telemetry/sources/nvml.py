@@ -82,10 +82,15 @@ class NvmlSource:
         self.devices: tuple[Device, ...] = tuple(gpu.device for gpu in self._gpus)
         self._windows = {gpu.device.uuid: self._window(gpu) for gpu in self._gpus}
         self._reads_pcie = _PCIE_SECONDS * len(self._gpus) <= _PCIE_SHARE * interval
-        self.name = "nvml+gpm" if any(self._windows.values()) else "nvml"
+        self.name = "nvml+gpm" if self.profiles else "nvml"
         self._events = NvmlEvents(
             self._nvml, {gpu.device.uuid: gpu.parent for gpu in self._gpus}, node=self._node, clock=clock
         )
+
+    @property
+    def profiles(self) -> bool:
+        """Whether the driver's own profiling (GPM) is there, on any of the GPUs."""
+        return any(window is not None for window in self._windows.values())
 
     def read(self) -> list[Sample]:
         """One sample per GPU; what NVML refuses is None."""
@@ -254,9 +259,13 @@ def open_auto(argument: str, request: SourceRequest) -> Source:
     """``auto``: the job's GPUs of whichever maker, or nothing."""
     no_argument("auto", argument)
     try:
-        return open_nvml("", request)
+        nvml = open_nvml("", request)
     except SourceError:
         pass
+    else:
+        from .nvml_beside_dcgm import beside_dcgm  # noqa: PLC0415 - it builds on this module
+
+        return beside_dcgm(nvml, request)
     from .amdsmi_source import open_amdsmi  # noqa: PLC0415 - where there is no NVIDIA GPU alone
 
     try:

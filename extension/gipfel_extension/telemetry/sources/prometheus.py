@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from ..imports.dcgm_names import metric_of
 from ..imports.exporter_text import device_of
 from ..sample import GPU_METRICS, Device, Sample, SourceError
-from .dcgm_fields import number_of
+from .dcgm_fields import scaled
 from .promql import Series, query_samples
 from .protocol import SourceRequest
 from .scraped import node_of, own_devices
@@ -88,8 +88,7 @@ def rows_of(series: list[Series]) -> dict[str, dict[int, dict[str, float | None]
             continue
         own = rows.setdefault(device.uuid, {})
         for time_ns, text in each.points:
-            number = number_of(text)
-            own.setdefault(time_ns, {})[found[0]] = None if number is None else number * found[1]
+            own.setdefault(time_ns, {})[found[0]] = scaled(text, found[1])
     return rows
 
 

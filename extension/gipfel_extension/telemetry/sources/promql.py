@@ -84,7 +84,15 @@ def _series(answer: Any, url: str) -> Iterator[Series]:
             )
         for each in answer["data"]["result"]:
             labels = {str(name): str(value) for name, value in each["metric"].items()}
-            points = tuple((round(float(time) * 1000) * 10**6, str(value)) for time, value in each["values"])
+            points = tuple((_nanoseconds(time), str(value)) for time, value in each["values"])
             yield Series(labels.pop("__name__", ""), labels, points)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise SourceError(f"{url} answers with what is no answer of Prometheus.", "Is it one?") from error
+
+
+def _nanoseconds(time: Any) -> int:
+    """A time of Prometheus, which has milliseconds."""
+    time_ns = round(float(time) * 1000) * 10**6
+    if not 0 <= time_ns < 2**63:
+        raise ValueError("no time")
+    return time_ns

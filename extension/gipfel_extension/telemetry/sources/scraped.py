@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from ..imports.dcgm_names import metric_of
 from ..imports.exporter_text import device_of
 from ..sample import GPU_METRICS, Device
-from .dcgm_fields import number_of
+from .dcgm_fields import scaled
 from .own_gpus import ShownGpu, own_gpus
 
 #: One scraped value: field, labels, number as text.
@@ -44,7 +44,5 @@ def values_of(scraped: Iterable[Scraped], *, node: str) -> dict[str, dict[str, f
         found, device = metric_of(field), device_of(labels, node=node)
         if found is None or device is None:
             continue
-        number = number_of(text)
-        own = values.setdefault(device.uuid, dict.fromkeys(GPU_METRICS))
-        own[found[0]] = None if number is None else number * found[1]
+        values.setdefault(device.uuid, dict.fromkeys(GPU_METRICS))[found[0]] = scaled(text, found[1])
     return values

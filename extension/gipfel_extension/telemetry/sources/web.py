@@ -1,11 +1,15 @@
 """HTTP as sources need it: a GET with a limit in time and size, and an error in one sentence."""
 
+import http.client
 import json
 import os
+import socket
+import threading
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from ..sample import SourceError
@@ -41,13 +45,15 @@ def checked_url(kind: str, url: str) -> str:
     return url.rstrip("/")
 
 
-def get(url: str, *, seconds: float, environment: Mapping[str, str] = os.environ) -> bytes:
-    """The answer's body.
+def get(
+    url: str, *, seconds: float, most_bytes: int = _MOST_BYTES, environment: Mapping[str, str] = os.environ
+) -> bytes:
+    """The answer's body, whole within some seconds, from the host that was named and no other.
 
     Raises
     ------
     SourceError
-        No answer, or one that is no success.
+        No answer, or one that is no success, is late, too long or elsewhere.
     """
     request = urllib.request.Request(url)  # noqa: S310 - checked to be HTTP
     if environment.get(AUTHORIZATION):
@@ -55,20 +61,35 @@ def get(url: str, *, seconds: float, environment: Mapping[str, str] = os.environ
         request.add_unredirected_header("Authorization", environment[AUTHORIZATION])
     where = urllib.parse.urlsplit(url)
     place = f"{where.scheme}://{where.netloc}{where.path}"
+    opened = _Sockets()
+    opener = urllib.request.build_opener(_Http(opened), _Https(opened), _SameHost())
+    # A time-out of the socket alone begins anew with each byte.
+    cut = threading.Timer(seconds, opened.cut)
+    cut.daemon = True
+    cut.start()
     try:
-        with urllib.request.urlopen(request, timeout=seconds) as answer:  # noqa: S310 - checked to be HTTP
-            body: bytes = answer.read(_MOST_BYTES + 1)
+        with opener.open(request, timeout=seconds) as answer:
+            body: bytes = answer.read(most_bytes + 1)
+            missing = answer.length
     except urllib.error.HTTPError as error:
         raise SourceError(f"{place} answers {error.code}: {_reason(error)}.", "Ask the site.") from error
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", None) or error
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        reason = opened.late or getattr(error, "reason", None) or error
         raise SourceError(f"{place} doesn't answer: {reason}.", "Is the address right, and up?") from error
-    if len(body) > _MOST_BYTES:
-        raise SourceError(f"{place} answers with more than {_MOST_BYTES >> 20} MiB.", "Ask for less.")
+    finally:
+        cut.cancel()
+    if opened.late:
+        raise SourceError(f"{place} doesn't answer: {opened.late}.", "Is the address right, and up?")
+    if len(body) > most_bytes:
+        raise SourceError(f"{place} answers with more than {most_bytes >> 20} MiB.", "Ask for less.")
+    if missing:
+        raise SourceError(f"{place} doesn't answer: it breaks off.", "Is the address right, and up?")
     return body
 
 
-def get_json(url: str, *, seconds: float, environment: Mapping[str, str] = os.environ) -> Any:
+def get_json(
+    url: str, *, seconds: float, most_bytes: int = _MOST_BYTES, environment: Mapping[str, str] = os.environ
+) -> Any:
     """The answer's JSON.
 
     Raises
@@ -76,16 +97,72 @@ def get_json(url: str, *, seconds: float, environment: Mapping[str, str] = os.en
     SourceError
         As :func:`get`, or it is no JSON.
     """
-    body = get(url, seconds=seconds, environment=environment)
+    body = get(url, seconds=seconds, most_bytes=most_bytes, environment=environment)
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
         raise SourceError(f"{url.partition('?')[0]} answers with no JSON.", "Is it a Prometheus?") from error
 
 
+class _Sockets:
+    """The connections of one question, to be cut when its time is over; `late` then says so."""
+
+    def __init__(self) -> None:
+        self._sockets: list[socket.socket] = []
+        self.late = ""
+
+    def noting(self, kind: Callable[..., Any]) -> Callable[..., Any]:
+        """A class of connections whose sockets are known here."""
+        sockets = self._sockets
+
+        class Noting(kind):  # type: ignore[misc, valid-type]
+            def connect(self) -> None:
+                super().connect()
+                sockets.append(self.sock)
+
+        return Noting
+
+    def cut(self) -> None:
+        """End every connection, whoever reads from it."""
+        self.late = "it takes too long"
+        for each in self._sockets:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+
+class _Http(urllib.request.HTTPHandler):
+    def __init__(self, sockets: _Sockets) -> None:
+        super().__init__()
+        self._sockets = sockets
+
+    def do_open(self, http_class: Any, req: Any, **connection: Any) -> Any:
+        return super().do_open(self._sockets.noting(http_class), req, **connection)
+
+
+class _Https(urllib.request.HTTPSHandler):
+    def __init__(self, sockets: _Sockets) -> None:
+        super().__init__()
+        self._sockets = sockets
+
+    def do_open(self, http_class: Any, req: Any, **connection: Any) -> Any:
+        return super().do_open(self._sockets.noting(http_class), req, **connection)
+
+
+class _SameHost(urllib.request.HTTPRedirectHandler):
+    """Follows to another path, port or to HTTPS, not to another host, nor to what is no HTTP."""
+
+    def redirect_request(  # noqa: PLR0917 - urllib's own
+        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> Any:
+        old, new = urllib.parse.urlsplit(req.full_url), urllib.parse.urlsplit(newurl)
+        if new.scheme not in ("http", "https") or new.hostname != old.hostname:
+            raise urllib.error.HTTPError(req.full_url, code, f"it sends us to {newurl[:200]!r}", headers, fp)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
 def _reason(error: urllib.error.HTTPError) -> str:
     """What Prometheus says of a query that it refuses, else the status in words."""
     try:
         return str(json.loads(error.read(1 << 16))["error"])[:300]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, http.client.HTTPException):
         return str(error.reason)
