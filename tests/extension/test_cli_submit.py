@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from notebook_files import printed, write_notebook
 
-_LIMIT_S = 90
+_LIMIT_S = 300
 
 
 @pytest.fixture
@@ -42,6 +42,9 @@ def test_values_reach_the_cells_and_the_run_is_recorded(tmp_path: Path, environm
     assert printed(tmp_path / "out.ipynb") == [value.encode().hex(), f"{tmp_path} host False"]
     assert "has run the notebook" in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
+    # What cells print is for their owner alone, in the log too.
+    for name in ("out.ipynb", "out.ipynb.log"):
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
     # No port of the node carries the kernel's messages.
     assert "TCP" not in (tmp_path / "out.ipynb.log").read_text()
     record = tmp_path / ".gipfel" / "runs" / f"tests-{job_id}" / "record.json"
@@ -91,13 +94,13 @@ def test_an_interrupt_leaves_the_job_running_and_says_how_to_end_it(
         assert "RUNNING" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
         rest = process.stderr.read()
-        assert process.wait(20) == 130
+        assert process.wait(90) == 130
     assert f"job {job_id} goes on" in rest
     keeper = int(rest.partition("`kill ")[2].partition("`")[0])
     os.kill(keeper, 0)
     os.kill(keeper, signal.SIGTERM)
     ending = tmp_path / ".gipfel" / "jobs" / job_id / "exit.json"
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 120
     while not ending.exists():
         assert time.monotonic() < deadline
         time.sleep(0.1)

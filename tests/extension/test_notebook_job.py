@@ -20,7 +20,7 @@ from gipfel_extension.training.notebook_job import (
     scheduler_of,
 )
 from gipfel_extension.training.papermill.__main__ import task_of
-from gipfel_extension.training.papermill.parameters import from_yaml
+from gipfel_extension.training.papermill.yaml_text import from_yaml
 from gipfel_extension.training.standpoint import InContainer
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -8,7 +8,7 @@ from typing import Any
 
 import nbformat
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output, new_raw_cell
 from papermill.cli import _resolve_type
@@ -19,10 +19,11 @@ from gipfel_extension.training.job_table import TaskView, sentence, table
 from gipfel_extension.training.notebook_job import NotebookTask
 from gipfel_extension.training.papermill.annotations import is_of_type, wants_text
 from gipfel_extension.training.papermill.document import Document
-from gipfel_extension.training.papermill.parameters import from_yaml, guess, to_yaml
+from gipfel_extension.training.papermill.parameters import guess
 from gipfel_extension.training.papermill.progress import Progress
 from gipfel_extension.training.papermill.resume import plan_resume
 from gipfel_extension.training.papermill.saver import Saver
+from gipfel_extension.training.papermill.yaml_text import from_yaml, to_yaml
 
 _TEXT = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=40)
 _VALUES = st.recursive(
@@ -57,6 +58,7 @@ def test_a_document_is_what_nbformat_writes(cells: list[tuple[str, str, str]], m
 
 @settings(max_examples=200, deadline=None)
 @given(_VALUES)
+@example({"\x85": ["\u2028", "\u2029x", "\ufeff", "\udcff"]})
 def test_a_value_travels_as_yaml_unchanged(value: Any) -> None:
     back = from_yaml(to_yaml(value))
     assert back == value

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 
-layers, hidden, heads, ffn, vocabulary, sequence, batch, gated = map(int, sys.argv[1:9])
+layers, hidden, heads, ffn, vocabulary, sequence, batch, gated, replicas = map(int, sys.argv[1:10])
 
 class Block(nn.Module):
     def __init__(self):
@@ -60,8 +60,22 @@ class Model(nn.Module):
             x = block(x)
         return self.head(self.norm(x))
 
+if replicas > 1:
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    # A group of which only this rank is there: its collectives give back what they get.
+    dist.init_process_group("fake", rank=0, world_size=replicas, store=FakeStore())
+    mesh = init_device_mesh("cpu", (replicas,))
+
 with FakeTensorMode():
     model = Model()
+    if replicas > 1:
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
     optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
     tokens = torch.randint(0, vocabulary, (batch, sequence))
     def step():
@@ -82,21 +96,26 @@ with FakeTensorMode():
 
 
 @pytest.mark.parametrize(
-    ("model", "sequence", "micro"),
+    ("model", "sequence", "micro", "replicas"),
     [
-        (Transformer(layers=6, hidden=256, heads=8, vocabulary=2048), 256, 4),
-        (Transformer(layers=12, hidden=768, heads=12, vocabulary=8192), 512, 1),
-        (Transformer(layers=4, hidden=512, heads=8, ffn=1408, gated=True, vocabulary=4096), 128, 8),
+        (Transformer(layers=6, hidden=256, heads=8, vocabulary=2048), 256, 4, 1),
+        (Transformer(layers=12, hidden=768, heads=12, vocabulary=8192), 512, 1, 1),
+        (Transformer(layers=4, hidden=512, heads=8, ffn=1408, gated=True, vocabulary=4096), 128, 8, 1),
+        (Transformer(layers=12, hidden=768, heads=12, vocabulary=8192), 512, 1, 4),
+        (Transformer(layers=8, hidden=512, heads=8, ffn=1408, gated=True, vocabulary=4096), 128, 8, 8),
     ],
 )
-def test_the_memory_is_that_of_torchs_tracker(model: Transformer, sequence: int, micro: int) -> None:
+def test_the_memory_is_that_of_torchs_tracker(
+    model: Transformer, sequence: int, micro: int, replicas: int
+) -> None:
     words = (model.layers, model.hidden, model.heads, model.width, model.vocabulary, sequence, micro)
-    argv = [sys.executable, "-c", _STEP, *map(str, words), str(int(model.gated))]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False)
+    argv = [sys.executable, "-c", _STEP, *map(str, words), str(int(model.gated)), str(replicas)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     peak, parameters = map(json.loads, done.stdout.splitlines()[-2:])
-    work = Workload(model=model, sequence=sequence, batch=micro, micro=micro, precision="fp32")
-    memory = Layout(dp=1).memory(work)
+    batch = micro * replicas
+    work = Workload(model=model, sequence=sequence, batch=batch, micro=micro, precision="fp32")
+    memory = Layout(dp=replicas, zero=3 if replicas > 1 else 0).memory(work)
     assert parameters == model.parameters
     assert memory.total == pytest.approx(peak["Total"], rel=TOLERANCE)
 
@@ -135,6 +154,8 @@ def test_a_plan_is_the_fastest_that_fits_and_says_so(capsys: pytest.CaptureFixtu
     assert found.checkpoint.bytes == 14 * found.work.model.parameters
     assert main(["plan", "--model", "7B", "--gpus", "16"]) == 0
     lines = capsys.readouterr().out.splitlines()
+    assert main(["plan", "--model", "405B", "--gpus", "8192", "--gpu", "A100"]) == 0
+    lines += capsys.readouterr().out.splitlines()
     assert all(len(line) <= 80 for line in lines)
     assert main(["plan", "--model", "7B", "--gpus", "16", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -149,6 +170,8 @@ def test_a_plan_is_the_fastest_that_fits_and_says_so(capsys: pytest.CaptureFixtu
         (("--layers", "2", "--hidden", "100", "--heads", "3", "--gpus", "8"), "multiple of heads"),
         (("--gpus", "8"), "Give --model, or --layers"),
         (("--model", "x", "--gpus", "8"), "no number of parameters"),
+        (("--model", "9" * 400, "--gpus", "8"), "Give smaller numbers"),
+        (("--model", "7B", "--gpus", "8", "--memory", "nan"), "Give smaller numbers"),
         (("--model", "7B", "--gpus", "7", "--batch", "3"), "No layout divides"),
     ],
 )

@@ -52,7 +52,7 @@ def test_a_notebook_is_submitted_listed_and_cancelled(start_server: Any) -> None
         _, answer = server.call("gipfel/batch/jobs")
         return next(each for each in answer["jobs"] if each["job_id"] == job_id)
 
-    server.wait(lambda: listed(job["job_id"])["tasks"][0]["ended"], 90)
+    server.wait(lambda: listed(job["job_id"])["tasks"][0]["ended"], 300)
     (task,) = listed(job["job_id"])["tasks"]
     assert (task["state"], task["done"], task["cells"], task["output"]) == ("COMPLETED", 4, 4, "out.ipynb")
     assert printed(server.root / "out.ipynb")[0] == "12"
@@ -60,11 +60,11 @@ def test_a_notebook_is_submitted_listed_and_cancelled(start_server: Any) -> None
     slow = {**asked, "output": "slow.ipynb", "grid": {"seconds": "300,301"}}
     status, array = server.call("gipfel/batch/jobs", "POST", slow)
     assert (status, array["tasks"]) == (201, 2)
-    server.wait(lambda: listed(array["job_id"])["tasks"][0]["state"] == "RUNNING", 60)
+    server.wait(lambda: listed(array["job_id"])["tasks"][0]["state"] == "RUNNING", 180)
     assert listed(array["job_id"])["tasks"][1]["state"] == "PENDING"
     assert server.call("gipfel/batch/jobs/99-aaaaaa", "DELETE")[0] == 400
     assert server.call(f"gipfel/batch/jobs/{array['job_id']}", "DELETE")[0] == 200
-    server.wait(lambda: all(each["ended"] for each in listed(array["job_id"])["tasks"]), 60)
+    server.wait(lambda: all(each["ended"] for each in listed(array["job_id"])["tasks"]), 180)
     assert {each["state"] for each in listed(array["job_id"])["tasks"]} == {"CANCELLED"}
     # A note that nobody can read hides no other.
     (server.home / ".gipfel" / "server" / "submitted" / "local-x.json").write_text("{")

@@ -120,7 +120,8 @@ def test_a_notebook_is_submitted_from_its_toolbar_and_watched_to_its_end(
     # A reload loses nothing of the list.
     page.reload()
     expect(page.locator("#jupyterlab-splash")).to_have_count(0, timeout=_LIMIT_MS)
-    expect(page.locator(".jp-NotebookPanel").first).to_be_visible(timeout=_LIMIT_MS)
+    # The output was the one in front.
+    expect(page.locator(".jp-NotebookPanel:not(.lm-mod-hidden)").first).to_be_visible(timeout=_LIMIT_MS)
     if not here.panel.is_visible():
         here.open_panel()
     expect(jobs.locator("li").first).to_have_attribute("data-state", "COMPLETED", timeout=_LIMIT_MS)

@@ -101,7 +101,9 @@ def submit(*, wait: bool, dry_run: bool, as_document: bool, **options: Any) -> i
 
     With --resume finished cells are kept and not run again, but for the parameters and cells tagged 'setup':
     the new kernel knows what these make, and nothing else. Parameters must be as before; a cell that has
-    changed, and all after it, run again. A job that Slurm requeues goes on in this way by itself.
+    changed, and all after it, run again. A job that Slurm requeues goes on in this way by itself. At its time
+    limit, or when it is cancelled, the running cell gets a KeyboardInterrupt and 5 s, and what has finished
+    is kept; it goes on when it is submitted again with --resume.
 
     Exit status with --wait: the job's, of a grid the highest; 1 a cell failed, 138 the kernel died.
     """

@@ -43,6 +43,9 @@ def check_output(output: Path, notebook: Path, names: Sequence[str]) -> None:
         The folder is missing or closed, or a file is in the way.
     """
     folder, again = output.parent, "Give another path for the executed notebook."
+    for path in (notebook, output):
+        if not _is_text(path):
+            raise GipfelError(f"The path {str(path)!a} is no UTF-8 text.", "Rename it.")
     if output.suffix != ".ipynb":
         raise GipfelError(f"The executed notebook {output} must end in '.ipynb'.", again)
     if any(character in str(output) for character in _PATTERNS):
@@ -56,6 +59,14 @@ def check_output(output: Path, notebook: Path, names: Sequence[str]) -> None:
             raise GipfelError(f"The executed notebook would overwrite {notebook}.", again)
         if path.exists() and not (path.is_file() and os.access(path, os.W_OK)):
             raise GipfelError(f"{path} is in the way: it is no file that you can write.", again)
+
+
+def _is_text(path: Path) -> bool:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _read(path: Path) -> Any:

@@ -19,12 +19,11 @@ from .papermill.parameters import (
     Parameter,
     check_names,
     check_types,
-    from_yaml,
     has_parameters_cell,
     known_parameters,
-    to_yaml,
     values_of,
 )
+from .papermill.yaml_text import from_yaml, to_yaml
 from .standpoint import SCHEDULERS, ChosenEdf, ChosenRuntime, Standpoint, standpoint
 
 __all__ = ["NotebookJob", "NotebookOptions", "plan_notebook_job", "scheduler_of"]
@@ -230,8 +229,10 @@ def _parameters(options: NotebookOptions, notebook: Path, directory: Path) -> tu
     values = values_of(given, known)
     axes = [read_axis(each, known) for each in options.grid]
     check_names(known, [*values, *(axis.name for axis in axes)], what=what)
+    # Before every value of every axis is looked at: there may be too many.
+    grid = grid_of(axes, values)
     _check_values(known, values, axes, what)
-    return {name: to_yaml(value) for name, value in values.items()}, grid_of(axes, values)
+    return {name: to_yaml(value) for name, value in values.items()}, grid
 
 
 def _check_values(

@@ -13,6 +13,8 @@ interface IState {
   readonly nodes: string;
   readonly gpus: string;
   readonly time: string;
+  readonly partition: string;
+  readonly account: string;
   readonly output: string;
   readonly resume: boolean;
 }
@@ -33,6 +35,8 @@ export class BatchDialogBody extends ReactWidget implements Dialog.IBodyWidget<I
       nodes: '1',
       gpus: '0',
       time: '',
+      partition: '',
+      account: '',
       output: folder + _form.output,
       resume: false
     };
@@ -40,7 +44,7 @@ export class BatchDialogBody extends ReactWidget implements Dialog.IBodyWidget<I
 
   /** The request; values that are left empty keep the notebook's own. */
   getValue(): IBatchRequest {
-    const { parameters, edf, nodes, gpus, time, output, resume } = this._state;
+    const { parameters, edf, nodes, gpus, time, partition, account, output, resume } = this._state;
     const given = Object.entries(parameters).filter(([, value]) => value !== '');
     const grid = given.filter(([, value]) => value.startsWith('*'));
     return {
@@ -51,7 +55,9 @@ export class BatchDialogBody extends ReactWidget implements Dialog.IBodyWidget<I
       edf,
       nodes: Number(nodes) || 1,
       gpus_per_node: Number(gpus) || 0,
-      time,
+      time: time.trim(),
+      partition: partition.trim(),
+      account: account.trim(),
       resume
     };
   }
@@ -132,7 +138,13 @@ function JobFields(props: {
         ))}
       </datalist>
       {text('gpus', trans.__('GPUs per node'))}
-      {text('nodes', trans.__('Nodes'))}
+      {form.scheduler !== 'local' && (
+        <>
+          {text('nodes', trans.__('Nodes'))}
+          {text('partition', trans.__('Partition'), trans.__("the cluster's"))}
+          {text('account', trans.__('Account'), trans.__('yours'))}
+        </>
+      )}
       {text('time', trans.__('Time'), trans.__('the default; such as 01:30:00'))}
       {text('output', trans.__('Executed notebook'))}
       <label className="jp-mod-check">
@@ -150,7 +162,7 @@ function JobFields(props: {
   );
 }
 
-type TextName = 'edf' | 'nodes' | 'gpus' | 'time' | 'output';
+type TextName = 'edf' | 'nodes' | 'gpus' | 'time' | 'partition' | 'account' | 'output';
 
 function TextField(props: {
   name: TextName;

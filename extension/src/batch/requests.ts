@@ -30,6 +30,8 @@ export interface IBatchRequest {
   readonly nodes: number;
   readonly gpus_per_node: number;
   readonly time: string;
+  readonly partition: string;
+  readonly account: string;
   readonly resume: boolean;
 }
 

@@ -6,9 +6,11 @@ where it stopped.
 """
 
 import argparse
+import contextlib
 import json
 import logging
 import os
+import stat
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,8 +20,8 @@ from gipfel_cluster.model import Frozen, GipfelError, one_line
 from gipfel_cluster.runs import RunFolder
 
 from .grid import Grid
-from .parameters import from_yaml
 from .run import kernel_of, run_notebook
+from .yaml_text import from_yaml
 
 
 class Task(Frozen):
@@ -37,6 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
         task = task_of(given.output, given.resume, os.environ)
+        _close_log(task.output)
         problem = _offer_kernel(given.kernel or kernel_of(given.notebook))
         if problem:
             _tell(f"{problem} The notebook runs with Gipfel's Python instead.")
@@ -85,6 +88,18 @@ def task_of(output: Path, resume: bool, environment: Mapping[str, str]) -> Task:
         # Only its own output: what an earlier job has left there is not asked to be resumed.
         resume=resume or (again and run is not None and _run_of(output) == run.name),
     )
+
+
+def _close_log(output: Path) -> None:
+    """Let whoever may read the output read the log, which says the same, and nobody else."""
+    try:
+        mode = output.stat().st_mode & 0o666
+    except OSError:
+        mode = 0o600
+    for stream in (1, 2):
+        with contextlib.suppress(OSError):
+            if stat.S_ISREG(os.fstat(stream).st_mode):
+                os.fchmod(stream, mode | 0o600)
 
 
 def _task_number(environment: Mapping[str, str]) -> int:

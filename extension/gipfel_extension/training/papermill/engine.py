@@ -1,9 +1,10 @@
 """The engine: ``papermill --engine gipfel``."""
 
+import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,14 @@ from traitlets.config import Config
 from gipfel_cluster.model import GipfelError, one_line
 
 from .about_run import about_run
+from .claim import claimed
 from .client import Client, Interrupted
 from .manager import Manager
 from .output import local_path, writer
 from .parameters import check_names, check_types, has_parameters_cell, known_parameters
 from .progress import Progress
 from .resume import ResumePlan, plan_resume
+from .run import see_kernel
 
 NAME = "gipfel"
 #: Set to ``1`` it resumes what the output holds, which papermill's command line has no option for.
@@ -62,36 +65,48 @@ class GipfelEngine(NBClientEngine):  # type: ignore[misc]
         GipfelError
             A parameter or the output that should be resumed can't be used; the output is as it was.
         """
-        _check_parameters(nb, kernel_name)
-        if resume is None:
-            resume = os.environ.get(RESUME_VARIABLE, "") not in {"", "0"}
-        plan, earlier = _plan(nb, output_path, kernel_name) if resume else (ResumePlan(), None)
+        with contextlib.ExitStack() as stack:
+            with _refusing(output_path):
+                _check_parameters(nb, kernel_name)
+                see_kernel(kernel_name)
+                local = local_path(output_path)
+                if local is not None:
+                    stack.enter_context(claimed(local))
+                if resume is None:
+                    resume = os.environ.get(RESUME_VARIABLE, "") not in {"", "0"}
+                plan, earlier = _plan(nb, output_path, kernel_name) if resume else (ResumePlan(), None)
+            manager = Manager(
+                nb,
+                write=writer(output_path) if output_path else None,
+                local=local,
+                plan=plan,
+                earlier=earlier,
+                on_progress=on_progress,
+                output_path=output_path,
+                progress_bar=progress_bar,
+                log_output=log_output,
+                autosave_cell_every=autosave_cell_every,
+            )
+            return cls._execute(manager, kernel_name, log_output=log_output, **options)
+
+    @classmethod
+    def _execute(cls, manager: Manager, kernel_name: str, **options: Any) -> Any:
+        plan = manager.plan
         for note in plan.notes:
             sys.stderr.write(f"gipfel: {note}\n")
         if plan.kept:
             sys.stderr.write(f"gipfel: {len(plan.kept)} finished cells are kept and not run again\n")
-        manager = Manager(
-            nb,
-            write=writer(output_path) if output_path else None,
-            local=local_path(output_path),
-            plan=plan,
-            earlier=earlier,
-            on_progress=on_progress,
-            output_path=output_path,
-            progress_bar=progress_bar,
-            log_output=log_output,
-            autosave_cell_every=autosave_cell_every,
-        )
-        nb.metadata["gipfel"] = {
+        manager.nb.metadata["gipfel"] = {
             "engine": _version(),
             "kernel": kernel_name,
             "run": _run_name(),
             "kept": len(plan.kept),
         }
-        manager.notebook_start()
+        with _refusing(manager.output_path):
+            manager.notebook_start()
         try:
             if not plan.complete:
-                cls.execute_managed_notebook(manager, kernel_name, log_output=log_output, **options)
+                cls.execute_managed_notebook(manager, kernel_name, **options)
         except Interrupted as interrupted:
             raise SystemExit(128 + interrupted.number) from None
         except Exception as error:
@@ -120,20 +135,33 @@ class GipfelEngine(NBClientEngine):  # type: ignore[misc]
             Client(nb_man, config=private, **chosen).execute()
 
 
+@contextlib.contextmanager
+def _refusing(output: str | None) -> Iterator[None]:
+    """Say in one line, as papermill's command does with its own mistakes, why nothing is run."""
+    try:
+        yield
+    except GipfelError as error:
+        raise RefusedError(error.problem, error.fix) from None
+    except OSError as error:
+        why = error.strerror or one_line(str(error))[:160]
+        raise RefusedError(
+            f"The output {output} can't be written: {why}.", "Give another path, or make room."
+        ) from None
+
+
 def _check_parameters(notebook: Any, kernel: str) -> None:
-    values = dict(notebook.metadata.papermill.get("parameters") or {})
+    given = notebook.metadata.papermill.get("parameters")
+    # Papermill fills in what it was given; anything else is the notebook's own.
+    values = dict(given) if isinstance(given, Mapping) else {}
     if not values:
         return
     if not has_parameters_cell(notebook):
-        raise RefusedError(
+        raise GipfelError(
             "The notebook takes no parameters.", "Tag the cell that sets them with 'parameters'."
         )
     known = known_parameters(notebook, kernel=kernel)
-    try:
-        check_names(known, values, what="The notebook")
-        check_types(known, values, what="The notebook")
-    except GipfelError as error:
-        raise RefusedError(error.problem, error.fix) from None
+    check_names(known, values, what="The notebook")
+    check_types(known, values, what="The notebook")
 
 
 def _plan(notebook: Any, output: str | None, kernel: str) -> tuple[ResumePlan, Any]:
@@ -142,17 +170,17 @@ def _plan(notebook: Any, output: str | None, kernel: str) -> tuple[ResumePlan, A
         return ResumePlan(notes=("there is no output that is saved after each cell: every cell runs",)), None
     try:
         earlier = nbformat.reads(papermill_io.read(output), as_version=4)  # type: ignore[no-untyped-call]
+        return plan_resume(notebook, earlier, kernel=kernel), earlier
     except FileNotFoundError:
         return ResumePlan(notes=("there is no output yet: every cell runs",)), None
+    except GipfelError:
+        raise
     except Exception as error:
+        # Whatever a file that somebody has edited holds in the wrong place.
         why = one_line(f"{type(error).__name__}: {error}")[:160]
-        raise RefusedError(
+        raise GipfelError(
             f"The output {output} can't be resumed: {why}.", "Begin anew without resuming."
         ) from error
-    try:
-        return plan_resume(notebook, earlier, kernel=kernel), earlier
-    except GipfelError as error:
-        raise RefusedError(error.problem, error.fix) from None
 
 
 def _finish(manager: Manager) -> None:

@@ -14,7 +14,8 @@ from pydantic import Field
 from gipfel_cluster.model import Frozen, GipfelError
 
 from .annotations import wants_text
-from .parameters import Parameter, from_yaml, guess, to_yaml
+from .parameters import Parameter, guess
+from .yaml_text import check_size, from_yaml, to_yaml
 
 MOST_POINTS = 10_000
 
@@ -138,6 +139,8 @@ def _values(name: str, given: str, *, as_text: bool) -> tuple[str, ...]:
         raise GipfelError(
             f"A value of {name} is empty.", "Leave the extra comma out, or write them as [a, '']."
         )
+    for each in found:
+        check_size(name, each)
     return tuple(to_yaml(each) for each in found)
 
 

@@ -72,7 +72,13 @@ class Manager(NotebookExecutionManager):  # type: ignore[misc]
         self._last: Progress | None = None
 
     def notebook_start(self, **options: Any) -> None:
-        """Clear what an earlier run left, but for the kept cells, and save."""
+        """Clear what an earlier run left, but for the kept cells, and save.
+
+        Raises
+        ------
+        OSError
+            It can't be saved, which is known before anything runs.
+        """
         super().notebook_start(**options)
         for new, old in self.plan.kept.items():
             cell, before = self.nb.cells[new], self._earlier.cells[old]
@@ -84,7 +90,12 @@ class Manager(NotebookExecutionManager):  # type: ignore[misc]
         self._document = Document(self.nb)
         if self._write is not None:
             self._saver = Saver(_tell)
-        self._put(urgent=True)
+        version = self._put(urgent=True)
+        if self._saver is not None:
+            self._saver.wait(version)
+            if (error := self._saver.error) is not None:
+                self._saver.give_up()
+                raise error
 
     def cell_start(self, cell: Any, cell_index: int | None = None, **options: Any) -> None:
         """Note that a cell runs."""
@@ -218,13 +229,13 @@ class Manager(NotebookExecutionManager):  # type: ignore[misc]
         )
 
     def _reached_the_end(self) -> bool:
-        return all(cell.metadata.papermill["status"] == self.COMPLETED for cell in self.nb.cells)
+        return all(cell.metadata.papermill.get("status") == self.COMPLETED for cell in self.nb.cells)
 
     def _unfinish(self) -> None:
         """Take back that cells are finished which never began: papermill says so of a run that broke off."""
         for cell in self.nb.cells:
             about = cell.metadata.papermill
-            if about["status"] == self.COMPLETED and about["start_time"] is None:
+            if about.get("status") == self.COMPLETED and about.get("start_time") is None:
                 about["status"] = self.PENDING
 
     def _code_cells(self) -> list[int]:

@@ -34,7 +34,8 @@ def replace(path: Path, text: str) -> None:
         mode: int | None = target.stat().st_mode & 0o777
     except OSError:
         mode = None
-    write_atomically(target, text)
+    # Half a character of two, which JSON can hold and UTF-8 can't, as JSON writes it.
+    write_atomically(target, text.encode(errors="backslashreplace"))
     if mode is not None:
         os.chmod(target, mode)  # noqa: PTH101
 

@@ -8,6 +8,7 @@ from typing import Any
 from gipfel_cluster.model import Frozen, GipfelError, one_line
 
 from .annotations import is_of_type, wants_text
+from .yaml_text import read_file, read_mapping
 
 _TAG = "parameters"
 # Papermill's own, for its --inject-paths.
@@ -133,9 +134,9 @@ def values_of(given: Given, known: Sequence[Parameter] | None) -> dict[str, Any]
     types = {each.name: each.type for each in known or ()}
     values: dict[str, Any] = {}
     for path in given.files:
-        values |= _mapping(_content(path), f"The file {path}")
+        values |= read_mapping(read_file(path), f"The file {path}")
     for text in given.texts:
-        values |= _mapping(text, "The text of -y")
+        values |= read_mapping(text, "The text of -y")
     for name, text in given.typed:
         values[name] = text if wants_text(types.get(name, "")) else guess(text)
     values |= dict(given.raw)
@@ -153,46 +154,3 @@ def guess(text: str) -> Any:
         except ValueError:
             continue
     return text
-
-
-def to_yaml(value: Any) -> str:
-    """A value as one YAML text, which keeps what JSON can't: numbers that are none, and infinity."""
-    import yaml  # noqa: PLC0415 - only where parameters are given
-
-    text = str(yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=2**30))
-    # A plain scalar comes with the mark of a document's end.
-    return text.removesuffix("\n...\n").removesuffix("\n")
-
-
-def from_yaml(text: str) -> Any:
-    """The value of `to_yaml`; dates stay text, as papermill reads them."""
-    import yaml  # noqa: PLC0415
-    from papermill.iorw import NoDatesSafeLoader  # noqa: PLC0415 - a second
-
-    return yaml.load(text, Loader=NoDatesSafeLoader)  # noqa: S506 - a SafeLoader
-
-
-def _content(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8") as file:  # noqa: PTH123 - as typed
-            return file.read()
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "it is no text"
-        raise GipfelError(
-            f"The file of parameters {path} can't be read: {why}.", "Check the path."
-        ) from error
-
-
-def _mapping(text: str, what: str) -> dict[str, Any]:
-    import yaml  # noqa: PLC0415
-
-    try:
-        found = from_yaml(text)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        why = one_line(str(error))[:160]
-        raise GipfelError(f"{what} is no YAML: {why}.", "Write lines such as 'lr: 0.1'.") from error
-    if found is None:
-        return {}
-    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
-        raise GipfelError(f"{what} does not map names to values.", "Write lines such as 'lr: 0.1'.")
-    return found

@@ -1,5 +1,6 @@
 """How far a notebook's run is, as a small file beside its output that anybody may read at any time."""
 
+import json
 import os
 from pathlib import Path
 from typing import Literal
@@ -48,7 +49,9 @@ def write_progress(output: Path, progress: Progress) -> None:
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(progress.model_dump_json() + "\n")
+        # Half a character of two, which a cell's text may hold, becomes a question mark.
+        text = json.dumps(progress.model_dump(), ensure_ascii=False)
+        file.write(text.encode(errors="replace").decode() + "\n")
     temporary.replace(path)
 
 

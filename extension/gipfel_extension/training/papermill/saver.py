@@ -52,6 +52,18 @@ class Saver:
             while self._written < version and self._error is None and self._thread.is_alive():
                 self._change.wait(1.0)
 
+    @property
+    def error(self) -> OSError | None:
+        """Why the newest write failed; None where it did not."""
+        with self._change:
+            return self._error
+
+    def give_up(self) -> None:
+        """End the thread and leave the file as it is."""
+        with self._change:
+            self._newest, self._error = None, None
+        self.close()
+
     def close(self) -> None:
         """Write what is left and end the thread.
 
@@ -93,4 +105,6 @@ def _attempt(state: Callable[[], None]) -> OSError | None:
         state()
     except OSError as error:
         return error
+    except Exception as error:  # noqa: BLE001 - an end of this thread would lose all that follows, silently
+        return OSError(f"{type(error).__name__}: {error}")
     return None

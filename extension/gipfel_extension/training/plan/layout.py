@@ -84,9 +84,10 @@ class Layout(Frozen):
     def memory(self, work: Workload) -> Memory:
         """What the fullest GPU holds: one of the pipeline's first stage, which has the embedding.
 
-        ZeRO shards over the replicas: from stage 1 the optimizer, from 2 the gradients, in 3 the weights, of
-        which one layer is gathered at a time. Tensor parallelism with sequence parallelism shards weights and
-        activations alike. The first stage holds as many microbatches as there are stages (1F1B).
+        ZeRO shards over the replicas: from stage 1 the optimizer, from 2 the gradients, in 3 the weights. Of
+        these one layer is in use, one is gathered ahead and one's gradients are on their way, as torch's
+        FSDP does it, and the embedding stays gathered. Tensor parallelism with sequence parallelism shards
+        weights and activations alike. The first stage holds as many microbatches as there are stages (1F1B).
         Sources: arXiv:1910.02054 section 5; arXiv:2205.05198 sections 4.2 and 4.3.
         """
         model, (weight, gradient, optimizer) = work.model, BYTES[work.precision]
@@ -95,7 +96,8 @@ class Layout(Frozen):
         mine = (
             layers * model.layer_parameters + tables * model.embedding_parameters + model.hidden
         ) / self.tp
-        gathered = model.layer_parameters / self.tp if self.zero == 3 and self.dp > 1 else 0.0
+        whole = (min(3, layers) * model.layer_parameters + tables * model.embedding_parameters) / self.tp
+        gathered = whole if self.zero == 3 and self.dp > 1 else 0.0
         tokens = work.micro * work.sequence
         in_flight = min(self.pp, self.microbatches(work))
         kept = model.hidden if self.recompute else model.layer_activations()

@@ -11,13 +11,14 @@ def lines_of(plan: Plan) -> list[str]:
     step, checkpoint = best.step, plan.checkpoint
     size = f"{model.parameters / 1e9:.2f} billion parameters"
     work = f"sequence {plan.work.sequence}, batch {plan.work.batch}, {plan.work.precision}"
-    parts = f"{step.bubble:.2f} in the bubble, {step.exposed:.2f} waiting"
+    parts = f"{step.bubble:.2f} bubble, {step.exposed:.2f} waiting"
+    width = max(len(_short(each)) for each in plan.candidates)
     lines = [
         f"{size}: {model.layers} layers of {model.hidden}, {model.heads} heads",
         f"{plan.gpus} x {plan.machine.name}, {work}",
         "",
-        f"{'LAYOUT':<26}{'STATE':>8}{'ACTIV.':>8}{'PEAK':>8}{'TOKENS/S':>12}{'EFFICIENT':>11}",
-        *(_row(each) for each in plan.candidates),
+        f"{'LAYOUT':<{width}}{'STATE':>8}{'ACTIV.':>8}{'PEAK':>8}{'TOKENS/S':>14}{'EFF.':>6}",
+        *(_row(each, width) for each in plan.candidates),
         "",
         f"a step of the first: {step.seconds:.2f} s, {step.compute:.2f} computing, {parts}",
     ]
@@ -61,9 +62,13 @@ def gigabytes(size: float) -> str:
     return f"{size / 1e9:.1f} GB" if size < 1e11 else f"{size / 1e9:.0f} GB"
 
 
-def _row(candidate: Candidate) -> str:
+def _short(candidate: Candidate) -> str:
+    return name_of(candidate).replace("recompute", "rec.")
+
+
+def _row(candidate: Candidate, width: int) -> str:
     memory = candidate.memory
     sizes = (memory.state, memory.activations + memory.logits, memory.total)
     numbers = "".join(f"{size / 1e9:>7.1f}G" for size in sizes)
-    speed = f"{candidate.tokens_per_second:>12,.0f}{candidate.step.efficiency:>11.0%}"
-    return f"{name_of(candidate):<26}{numbers}{speed}"
+    speed = f"{candidate.tokens_per_second:>14,.0f}{candidate.step.efficiency:>6.0%}"
+    return f"{_short(candidate):<{width}}{numbers}{speed}"

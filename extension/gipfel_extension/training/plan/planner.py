@@ -11,6 +11,7 @@ from .machine import Machine, machine_of
 from .transformer import Transformer
 
 _MOST_SHOWN = 5
+_LARGEST = 1e15
 
 
 class Step(Frozen):
@@ -96,14 +97,13 @@ def plan(
     GipfelError
         The GPU is not known, a number can't be used, or nothing fits.
     """
-    if (
-        gpus < 1
-        or sequence < 1
-        or micro < 1
-        or batch < 0
-        or (not isinstance(model, Transformer) and model < 1)
-    ):
+    size = model.parameters if isinstance(model, Transformer) else model
+    if gpus < 1 or sequence < 1 or micro < 1 or batch < 0 or not size >= 1:
         raise GipfelError("GPUs, sequence and sizes must be at least 1.", "Give larger numbers.")
+    if not (
+        size <= _LARGEST and all(0 <= each < _LARGEST for each in (network_gbps, storage_gbps, memory_gb))
+    ):
+        raise GipfelError("A size or a rate is no number that a machine has.", "Give smaller numbers.")
     machine = machine_of(
         gpu,
         gpus_per_node=gpus_per_node,
@@ -145,7 +145,7 @@ def layouts(gpus: int, work: Workload, machine: Machine) -> Iterator[Layout]:
             continue
         for pp in _divisors(gpus // tp):
             dp = gpus // (tp * pp)
-            if pp > work.model.layers or work.model.layers % pp or dp * work.micro > work.batch:
+            if pp > work.model.layers or work.model.layers % pp or work.batch % (dp * work.micro):
                 continue
             for zero in (0, 1, 2, 3) if dp > 1 else (0,):
                 # Gradients that are sharded between a pipeline's microbatches would travel for each of them.
