@@ -57,6 +57,7 @@ class _Writer:
         self._path = os.path.join(folder, METRICS_FILE) if folder else ""  # noqa: PTH118 - quick to import
         self._rank = int(rank) if rank.isdecimal() else None
         self._node = _node()
+        self._launch = _launch()
         self._file: int | None = None
         self._lost = 0
         self._torn = False
@@ -72,6 +73,8 @@ class _Writer:
             self._lost += 1
             return
         content = {"time_ns": time_ns, "monotonic_ns": monotonic_ns, "node": self._node, "rank": self._rank}
+        if self._launch:
+            content["launch"] = self._launch
         if self._lost:
             content["lost"] = self._lost
         content["values"] = noted
@@ -115,6 +118,12 @@ def _writer() -> _Writer:
 def _node() -> str:
     named = os.environ.get("GIPFEL_NODE") or os.environ.get("SLURMD_NODENAME")
     return named or socket.gethostname().partition(".")[0]
+
+
+def _launch() -> str:
+    """``RUN/N`` of the launch that this process is a rank of: several may run in one run."""
+    parts = os.environ.get("GIPFEL_LAUNCH", "").rstrip("/").split("/")
+    return f"{parts[-3]}/{parts[-1]}"[:_LONGEST_TEXT] if len(parts) > 3 else ""
 
 
 def _noted(given: tuple[Any, ...], values: dict[str, Any]) -> dict[str, Any]:

@@ -48,6 +48,11 @@ class SaturationPlot:
         return self._text
 
 
+def on_white(figure: dict[str, Any]) -> dict[str, Any]:
+    """The figure on white, whatever the reader's theme: its ink is made for that."""
+    return {**figure, "layout": {**figure["layout"], "paper_bgcolor": _GROUND[False]}}
+
+
 def bundle(figure: dict[str, Any], text: str) -> dict[str, Any]:
     """A figure in every form that a notebook's reader may know."""
     image = base64.b64encode(static_image(figure)).decode()

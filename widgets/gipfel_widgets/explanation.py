@@ -1,0 +1,230 @@
+"""What a run was, how well it used its GPUs, and what to try next: from its folder, now or years later."""
+
+import html
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from gipfel_cluster.model import GipfelError
+from gipfel_cluster.runs import runs_root
+from gipfel_extension.cli.report_content import content_of
+from gipfel_extension.cli.scored_run import ScoredRun, path_of
+from gipfel_extension.saturation import JobScore, Settings, advise, score_table
+from gipfel_extension.saturation.lines import text_of
+from gipfel_extension.saturation.report import ReportContent
+from gipfel_extension.telemetry.imports import Recording
+from gipfel_extension.telemetry.ranks import gpus_by_rank, read_ranks
+from gipfel_extension.telemetry.sample import SourceError
+from gipfel_extension.telemetry.segments import read_samples
+from gipfel_extension.training.launch import Launch
+from gipfel_extension.training.launches.glance import says
+
+from .launching.launched import LaunchList
+from .measurement import Measurement
+from .plot import bundle, on_white
+from .run import present_run
+
+__all__ = ["Explanation", "FactTable", "FigureView", "explain"]
+
+_FAILED = "read its traceback first"
+#: What a recorder holds back before it writes, and some more for a slow file system.
+_FLUSH_S = 8.0
+
+
+@dataclass(frozen=True)
+class FigureView:
+    """A figure with a sentence; it shows itself as plotly, as an image and as text."""
+
+    title: str
+    caption: str
+    figure: dict[str, Any]
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
+        return bundle(self.figure, repr(self))
+
+    def __repr__(self) -> str:
+        return f"{self.title}: {self.caption}"
+
+
+@dataclass(frozen=True)
+class FactTable:
+    """Rows of text with their heads; an empty one says so in words."""
+
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    empty: str
+
+    def __repr__(self) -> str:
+        return "\n".join("  ".join(row) for row in self.rows) or self.empty
+
+    def _repr_html_(self) -> str:
+        if not self.rows:
+            return f"<p>{html.escape(self.empty)}</p>"
+        head = "".join(f"<th>{html.escape(each)}</th>" for each in self.heads)
+        body = "".join(
+            f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in self.rows
+        )
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+class Explanation:
+    """A run in parts; each part shows itself in a notebook. Made by :func:`explain`."""
+
+    def __init__(self, scored: ScoredRun) -> None:
+        self.scored = scored
+        self.path = scored.path
+
+    @cached_property
+    def _content(self) -> ReportContent:
+        return content_of(self.scored)
+
+    @property
+    def score(self) -> float | None:
+        """From 0 to 100; None where no GPU was recorded."""
+        return None if self.scored.job.total is None else self.scored.job.total.score
+
+    @property
+    def losses(self) -> dict[str, float]:
+        """Points of 100 that went to each loss; empty where there is no score."""
+        total = self.scored.job.total
+        return {} if total is None else dict(total.losses)
+
+    @property
+    def record(self) -> FactTable:
+        """What the run was."""
+        return FactTable(("", ""), tuple(self._content.record), "There is no record of this run.")
+
+    @property
+    def events(self) -> FactTable:
+        """What happened beside the samples: XIDs, throttling, a full disk, a lost node."""
+        heads = ("time (UTC)", "node", "what", "")
+        return FactTable(heads, tuple(self._content.events), "Nothing happened that a recorder would note.")
+
+    @property
+    def launches(self) -> LaunchList:
+        """The launches of this run, the newest first."""
+        folders = (self.path / "launches").glob("[0-9]*/state.json")
+        found = sorted((path.parent for path in folders), key=lambda each: int(each.name), reverse=True)
+        return LaunchList([Launch(each) for each in found])
+
+    @property
+    def text(self) -> str:
+        """Score, losses and advice as `gipfel score` prints them."""
+        scored = self.scored
+        return "\n".join(text_of(scored.job, scored.advice, label=scored.recording.label, notes=scored.notes))
+
+    @property
+    def figures(self) -> tuple[FigureView, ...]:
+        """Score and losses, shares over time, heat map, metrics, the job's own numbers, hosts, evidence."""
+        return tuple(
+            FigureView(each.title, each.caption, on_white(dict(each.figure)))
+            for each in self._content.figures
+            if each.figure.get("data")
+        )
+
+    @property
+    def next_steps(self) -> FactTable:
+        """What to try, the largest gain first."""
+        rows = [
+            (each.action, f"{each.gain:.0f} points" if each.gain >= 1 else each.expect, each.knob.name)
+            for each in self.scored.advice
+        ]
+        failed = [each for each in self.launches if each.state.outcome in {"failed", "lost", "timeout"}]
+        rows[:0] = [(f"Launch {each.folder.name}: {says(each)}", _FAILED, "") for each in failed[:3]]
+        empty = (
+            "Nothing stands out." if self.score is not None else "No GPU was recorded, so there is no advice."
+        )
+        return FactTable(("try", "gains at most", "by"), tuple(rows), empty)
+
+    def show(self, figures: Iterable[str] = ()) -> None:
+        """Display score and advice, then the figures of these titles, or all, as outputs of this cell."""
+        from IPython import display as shown  # noqa: PLC0415 - only where there is a notebook
+
+        display: Any = shown.display
+        wanted = tuple(figures)
+        display({"text/plain": self.text}, raw=True)
+        for each in self.figures:
+            if not wanted or each.title in wanted:
+                display(each)
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def explain(which: Launch | Measurement | Path | str | None = None) -> Explanation:
+    """Explain a run, a launch or a measurement; by default this kernel's run, else the newest.
+
+    Raises
+    ------
+    GipfelError
+        There is no such run, or nothing was recorded.
+    """
+    try:
+        if isinstance(which, Measurement):
+            return _of_measurement(which)
+        if isinstance(which, Launch):
+            return _of_launch(which)
+        return Explanation(ScoredRun.of(_path(which)))
+    except SourceError as error:
+        raise GipfelError(str(error)) from error
+
+
+def _path(which: Path | str | None) -> Path:
+    if which:
+        path = path_of(str(which))
+        if not path.exists():
+            raise GipfelError(
+                f"There is no run {which}.", "`gipfel launch list --all` and ~/.gipfel/runs name them."
+            )
+        return path
+    here = present_run()
+    if here is not None:
+        return here.path
+    root = runs_root(dict(os.environ))
+    known = [path.parent for path in root.glob("*/telemetry") if any(path.glob("*.arrows"))]
+    if not known:
+        raise GipfelError(
+            f"There is no run in {root} yet.", "Run measure-saturation.ipynb, or `gipfel record`."
+        )
+    return max(known, key=lambda path: path.stat().st_mtime)
+
+
+def _of_measurement(measured: Measurement) -> Explanation:
+    path = measured.run.path
+    return _explained(
+        path, Recording(measured.table(), path.name, (), gpus_by_rank(read_ranks(path / "telemetry")))
+    )
+
+
+def _of_launch(launch: Launch) -> Explanation:
+    """What was recorded while it ran, of the run that it ran in."""
+    state = launch.state
+    if not state.run or state.started_ns is None:
+        raise GipfelError(f"Launch {launch.folder.name} has not run.", says(launch) or "Wait for it.")
+    path, ended = Path(state.run), state.ended_ns
+    due = time.monotonic() + (_FLUSH_S if ended is not None else 0)
+    while True:
+        table = read_samples(path / "telemetry", since_ns=state.started_ns, until_ns=ended)
+        whole = read_samples(path / "telemetry", since_ns=ended) if ended is not None else table
+        # A sample behind the end shows that those before it were written; a job that has ended has none.
+        if whole.rows or time.monotonic() > due or not any(each.state == "open" for each in table.segments):
+            break
+        time.sleep(0.5)
+    if not table.rows:
+        raise GipfelError(
+            f"Nothing was recorded of launch {launch.folder.name}.", "Its job records by default."
+        )
+    label = f"launch {launch.folder.name} of {path.name}"
+    return _explained(path, Recording(table, label, (), gpus_by_rank(read_ranks(path / "telemetry"))))
+
+
+def _explained(path: Path, recording: Recording) -> Explanation:
+    settings = Settings()
+    job: JobScore = score_table(recording.table, settings, ranks=recording.ranks)
+    return Explanation(
+        ScoredRun(path, recording, settings, job, advise(recording.table, job, settings), None)
+    )
