@@ -6,6 +6,7 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import { addBatch } from './batch/commands';
 import { addCommands, CommandIDs } from './commands';
+import { addLaunches } from './launches/commands';
 import { LeavingModel } from './leaving';
 import { plotlyRendererFactory } from './mime';
 import { SaturationModel } from './model';
@@ -37,6 +38,7 @@ const panel: JupyterFrontEndPlugin<void> = {
         void app.commands.execute(CommandIDs.openNotebook);
       }),
       vettingSection(app, trans),
+      addLaunches(app, trans, palette),
       addBatch(app, trans, palette)
     ];
     const widget = new GipfelPanel(model, sections, trans);

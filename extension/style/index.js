@@ -2,3 +2,4 @@ import './base.css';
 import './saturation.css';
 import './batch.css';
 import './vetting.css';
+import './launches.css';

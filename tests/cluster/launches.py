@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,17 @@ from unix_users import UnixUser
 
 PROGRAMS = Path(__file__).with_name("launch_programs")
 LIMIT_S = 240
+#: Values that reach a program as they are, and nothing else.
+HOSTILE = (
+    "--lr=0.1",
+    "$(touch /tmp/pwned)",
+    "a b",
+    'it\'s "x"\n`id`',
+    "-- ; rm -rf /",
+    "{python}",
+    "ü✓",
+    "%j",
+)
 
 
 @dataclass(frozen=True)
@@ -153,11 +165,8 @@ class Started:
         return max((int(line[5:]) for line in self.logs.splitlines() if line.startswith("STEP ")), default=0)
 
     def worlds(self) -> list[str]:
-        """World sizes of the starts that the log of any rank names, in its order."""
-        lines = [
-            line for rank in range(4) for line in self.log(rank).splitlines() if line.startswith("START")
-        ]
-        return [line.split()[3] for line in lines]
+        """World sizes of the starts of rank 0, in their order."""
+        return [line.split()[3] for line in self.log(0).splitlines() if line.startswith("START")]
 
     def wait(self, phase: str = "ended", limit_s: float = LIMIT_S) -> "Started":
         """Wait for a phase."""
@@ -178,9 +187,9 @@ class Started:
         return "\n".join(f"== {path.name}\n{path.read_text()[-3000:]}" for path in found)
 
 
-def reference(steps: int, folder: Path) -> str:
+def reference(steps: int, parent: Path) -> str:
     """The digest of the final weights of an undisturbed run of one rank on this machine."""
-    folder.mkdir(exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=parent))
     own = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     variables = {**os.environ, **own, "GIPFEL_CHECKPOINT": str(folder)}
     argv = [sys.executable, str(PROGRAMS / "train.py"), f"steps={steps}"]

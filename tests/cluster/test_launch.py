@@ -1,27 +1,17 @@
 """Launches as jobs of their own: each launcher, broken ranks, elastic nodes, the end of time."""
 
+import json
 from pathlib import Path
 
 import images as image_builder
 import pytest
-from launches import LaunchPlace, reference
+from launches import HOSTILE, LIMIT_S, LaunchPlace, reference
 from one_machine import OneMachine, wait_until
 from unix_users import UnixUser
 
 from gipfel_cluster.model import GipfelError
 
 pytestmark = pytest.mark.cluster
-
-HOSTILE = (
-    "--lr=0.1",
-    "$(touch /tmp/pwned)",
-    "a b",
-    'it\'s "x"\n`id`',
-    "-- ; rm -rf /",
-    "{python}",
-    "ü✓",
-    "%j",
-)
 
 
 @pytest.fixture(scope="module")
@@ -63,29 +53,29 @@ def test_four_ranks_on_two_nodes_find_each_other(place: LaunchPlace, launcher: s
 def test_a_killed_rank_is_started_again_and_the_weights_are_those_of_an_undisturbed_run(
     place: LaunchPlace, tmp_path: Path
 ) -> None:
-    wanted = reference(12, tmp_path / "reference")
-    for launcher in ("torchrun", "srun"):
-        how = (
-            "--launcher",
-            launcher,
-            "--nodes",
-            "2",
-            "--gpus-per-node",
-            "2",
-            "--restarts",
-            "1",
-            "--no-preflight",
-        )
-        words = ("--checkpoint", f"killed-{launcher}", "--", "train.py", "steps=12", "kill=3:5")
-        started = place.launched(*how, *words).wait()
+    both = ("--nodes", "2", "--gpus-per-node", "2", "--restarts", "1", "--no-preflight")
+    program = ("--", "train.py", "steps=12", "kill=3:5")
+    runs = [
+        place.launched("--launcher", launcher, *both, "--checkpoint", f"killed-{launcher}", *program)
+        for launcher in ("torchrun", "srun")
+    ]
+    for started in runs:
+        started.wait()
         assert started.state["outcome"] == "completed", started.everything()
         assert started.state["restarts"] == 1
         assert "START 5 world 4 resume 1" in started.log(0)
-        assert started.final() == wanted
+        assert started.final() == reference(12, tmp_path)
     assert place.nothing_left()
 
 
-def test_the_first_failing_rank_is_named_with_its_traceback(place: LaunchPlace) -> None:
+def test_a_node_leaves_and_comes_back_and_meanwhile_the_first_failing_rank_is_named(
+    place: LaunchPlace, tmp_path: Path
+) -> None:
+    words = ("--restarts", "3", "--checkpoint", "elastic", "--gather", "3", "--no-preflight")
+    elastic = place.launched("--nodes", "1:2", *words, "--", "train.py", "steps=100000", "pause=0.2")
+    elastic.until(3)
+    leaving = next(node for node in elastic.state["nodes"] if node != elastic.state["nodes"][0])
+    place.kill("torch.distributed.run", node=leaving)
     how = ("--nodes", "2", "--gpus-per-node", "2", "--checkpoint", "failed", "--no-preflight", "--wait")
     done = place.gipfel("launch", "--edf", "torch", *how, "--", "train.py", "fail=2:3")
     assert done.returncode == 1, done.stderr
@@ -94,74 +84,101 @@ def test_the_first_failing_rank_is_named_with_its_traceback(place: LaunchPlace) 
     shown = place.gipfel("launch", "show")
     assert 'raise ValueError("the loss went to the moon")' in shown.stdout
     assert "run.py" not in shown.stdout
+    assert wait_until(lambda: elastic.worlds()[:2] == ["2", "1"], LIMIT_S), elastic.everything()
+    assert wait_until(lambda: elastic.worlds()[-1] == "2", LIMIT_S), elastic.everything()
+    place.user.write("train/elastic/enough", "")
+    elastic.wait()
+    assert elastic.state["outcome"] == "completed", elastic.everything()
+    assert elastic.final() == reference(elastic.steps(), tmp_path)
     assert place.nothing_left()
 
 
-def test_a_node_leaves_an_elastic_launch_and_comes_back(place: LaunchPlace, tmp_path: Path) -> None:
-    words = (
-        "--nodes",
-        "1:2",
-        "--restarts",
-        "3",
-        "--checkpoint",
-        "elastic",
-        "--gather",
-        "3",
-        "--no-preflight",
-    )
-    started = place.launched(*words, "--", "train.py", "steps=240", "pause=0.5")
-    started.until(3)
-    leaving = next(node for node in started.state["nodes"] if node != started.state["nodes"][0])
-    place.kill("torch.distributed.run", node=leaving)
-    assert wait_until(lambda: "1" in started.worlds(), 120), started.everything()
-    assert wait_until(lambda: started.worlds()[-1:] == ["2"] or started.log(0).count("world 2") > 1, 120), (
-        started.everything()
-    )
-    started.wait(limit_s=300)
+def test_a_notebook_runs_on_the_nodes_that_pass_and_every_rank_is_traced(place: LaunchPlace) -> None:
+    place.user.write("train/data/marker", "")
+    data = f"{place.folder}/data"
+    paths = f'[{{name: paths, type: mounts, parameters: {{paths: {{"{data}/marker": read}}}}}}]'
+    place.user.write("train/vet.yaml", f"name: own\ntime_limit: 120 s\nchecks: {paths}\n")
+    place.user.write("train/train.ipynb", _notebook())
+    enter = ["nsenter", "-t", str(place.cluster.pid("node02")), "-m", "--"]
+    place.cluster.call([*enter, "mount", "-t", "tmpfs", "tmpfs", data])
+    try:
+        how = ("--nodes", "1:2", "--gpus-per-node", "2", "--vet", "vet.yaml", "--profile")
+        started = place.launched(*how, "-p", "steps", "9", "--", "train.ipynb").wait()
+    finally:
+        place.cluster.call([*enter, "umount", data])
     assert started.state["outcome"] == "completed", started.everything()
-    assert started.final() == reference(240, tmp_path / "reference")
+    assert started.state["nodes"] == ["node01"]
+    executed = json.loads((started.folder / "notebook.ipynb").read_text())
+    assert "DONE 9 of 2" in json.dumps(executed["cells"][-1]["outputs"])
+    assert "DONE 9 of 2" in started.log(1)
+    for rank in (0, 1):
+        trace = json.loads((started.folder / f"profile/rank-{rank}.json").read_text())
+        assert any("Optimizer.step" in each.get("name", "") for each in trace["traceEvents"])
     assert place.nothing_left()
 
 
-def test_it_goes_on_in_the_queue_when_its_time_is_over(place: LaunchPlace, tmp_path: Path) -> None:
+REFUSED = [
+    (("--edf", "none", "--", "reduce.py"), "there is no EDF of this name"),
+    (("--edf", "torch", "--", "nowhere.py"), "is not there inside the container"),
+    (("--edf", "bare", "--", "reduce.py"), "FAILED image"),
+    (("--edf", "torch", "--nodes", "2:1", "--", "reduce.py"), "the fewest nodes are more than the most"),
+    (("--edf", "torch", "--env", "HF_TOKEN=x", "--", "reduce.py"), "looks like a secret"),
+    (("--edf", "torch", "--where", "here", "--", "reduce.py"), "no job whose GPUs"),
+    (("--edf", "torch", "--checkpoint", "c", "--checkpoint-gib", "1e9", "--", "reduce.py"), "GiB free"),
+]  # fmt: skip
+
+
+def test_it_goes_on_in_the_queue_and_what_would_fail_never_gets_there(
+    place: LaunchPlace, tmp_path: Path
+) -> None:
     words = ("--time", "1", "--grace", "10", "--checkpoint", "time", "--no-preflight", "--gpus-per-node", "2")
     started = place.launched(*words, "--", "train.py", "steps=30", "pause=1")
+    place.user.write(".edf/bare.toml", f'image = "{image_builder.images_folder()}/debian"\n')
+    job = started.state["job_id"]
+    for refused, said in REFUSED:
+        done = place.gipfel("launch", *refused)
+        assert done.returncode == 1, done.stderr
+        assert said in done.stderr, done.stderr
+        assert "Traceback" not in done.stderr
+        assert [line.split()[0] for line in place.jobs().splitlines()] in ([job], [])
     assert wait_until(lambda: "LEFT" in started.logs, 120), started.everything()
-    assert wait_until(lambda: "PENDING" in place.jobs(), 60), started.everything()
-    job = place.jobs().split()[0]
-    assert (started.state["phase"], started.state["requeues"]) == ("queued", 1)
 
     def ended() -> bool:
         # Slurm keeps a requeued job from starting for two minutes; a slow machine needs several turns.
         if "PENDING" in place.jobs():
+            assert started.state["phase"] == "queued"
             place.cluster.call(["scontrol", "update", f"JobId={job}", "StartTime=now"])
         return bool(started.state["phase"] == "ended")
 
     assert wait_until(ended, 500), started.everything()
     assert started.state["outcome"] == "completed", started.everything()
+    assert started.state["requeues"] >= 1
     assert "resume 1" in started.log(0)
-    assert started.final() == reference(30, tmp_path / "reference")
+    assert started.final() == reference(30, tmp_path)
     assert place.nothing_left()
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--edf", "none", "--", "reduce.py"), "there is no EDF of this name"),
-        (("--edf", "torch", "--", "nowhere.py"), "is not there inside the container"),
-        (("--edf", "bare", "--", "reduce.py"), "FAILED image"),
-        (("--edf", "torch", "--nodes", "2:1", "--", "reduce.py"), "the fewest nodes are more than the most"),
-        (("--edf", "torch", "--env", "HF_TOKEN=x", "--", "reduce.py"), "looks like a secret"),
-        (("--edf", "torch", "--where", "here", "--", "reduce.py"), "no job whose GPUs"),
-        (("--edf", "torch", "--checkpoint", "c", "--checkpoint-gib", "1e9", "--", "reduce.py"), "GiB free"),
-    ],
-)
-def test_what_would_fail_is_said_before_anything_is_queued(
-    place: LaunchPlace, words: tuple[str, ...], said: str
-) -> None:
-    place.user.write(".edf/bare.toml", f'image = "{image_builder.images_folder()}/debian"\n')
-    done = place.gipfel("launch", *words)
-    assert done.returncode == 1
-    assert said in done.stderr, done.stderr
-    assert "Traceback" not in done.stderr
-    assert not place.jobs()
+def _notebook() -> str:
+    """A notebook that trains on all ranks with as many steps as its parameter says."""
+    parameters = {"source": "steps = 1", "metadata": {"tags": ["parameters"]}}
+    training = {"source": _TRAINING, "metadata": {}}
+    code: dict[str, object] = {"cell_type": "code", "outputs": [], "execution_count": None}
+    cells = [{**code, **each, "id": f"cell-{number}"} for number, each in enumerate((parameters, training))]
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    return json.dumps(
+        {"nbformat": 4, "nbformat_minor": 5, "metadata": {"kernelspec": kernel}, "cells": cells}
+    )
+
+
+_TRAINING = """\
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(steps):
+    model(torch.ones(2, 4)).square().mean().backward()
+    optimizer.step()
+print("DONE", step + 1, "of", dist.get_world_size(), flush=True)
+dist.destroy_process_group()
+"""

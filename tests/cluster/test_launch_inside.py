@@ -1,13 +1,17 @@
-"""Launches in a job that runs a server: side by side, stopped, outliving kernel, server, controller."""
+"""Launches in a job that runs JupyterLab: side by side, stopped, outliving kernel, server, controller."""
 
+import contextlib
 import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import images as image_builder
 import pytest
-from launches import LIMIT_S, LaunchPlace, Started, reference
+import websocket
+from kernel_client import Kernel
+from launches import HOSTILE, LIMIT_S, LaunchPlace, Started, reference
 from one_machine import OneMachine, wait_until
 from unix_users import UnixUser
 
@@ -18,47 +22,85 @@ from gipfel_extension.training.spec import LaunchSpec
 
 pytestmark = pytest.mark.cluster
 
+_PORT, _TOKEN = 8899, "of-the-tests"
+_LAUNCH = """
+from pathlib import Path
+from gipfel_extension.training.launch import launch
+from gipfel_extension.training.spec import LaunchSpec
+print(launch(LaunchSpec.model_validate_json({spec!r}), directory=Path({folder!r})).folder)
+"""
+_CELL = """
+import json, os
+print("CELL " + json.dumps([words, os.environ["WORLD_SIZE"]]))
+print("LEAKED", [name for name in os.environ if "TOKEN" in name])
+"""
+
 
 class Server:
-    """A job of two nodes whose server launches what it is asked for."""
+    """A job of two nodes with JupyterLab, one of whose kernels launches what it is asked for."""
 
     def __init__(self, place: LaunchPlace) -> None:
         self.place = place
-        self._requests = place.folder / "requests"
-        place.user.write("train/requests/.keep", "")
-        self._count = 0
+        node = place.cluster.node_names[0]
+        address = place.cluster.addresses[node]
+        options = [f"--ServerApp.ip={address}", f"--ServerApp.port={_PORT}", "--no-browser"]
+        options += [f"--IdentityProvider.token={_TOKEN}", f"--ServerApp.root_dir={place.folder}"]
         spec = JobSpec(
             kind="server",
-            command=(PYTHON, "-I", str(place.folder / "server.py"), str(self._requests)),
+            command=(PYTHON, "-m", "jupyterlab", *options),
             cluster="tests",
             edf="torch",
             runtime=str(place.runtime),
             sources=("host",),
         )
         script = place.user.write("train/job.sh", batch_script(f"{place.runtime}/bin/python3"), 0o700)
-        settings = {**place.environment(), JOB_VARIABLE: spec.model_dump_json()}
+        secret = {"JUPYTERHUB_API_TOKEN": "hush", "MY_TOKEN": "hush"}
+        settings = {**place.environment(), **secret, JOB_VARIABLE: spec.model_dump_json()}
         argv = ["env", "-i", f"--chdir={place.folder}", *(f"{k}={v}" for k, v in settings.items())]
-        argv += ["sbatch", "--parsable", "-N2", "--gres=gpu:4", "--cpus-per-task=8", str(script)]
+        argv += ["sbatch", "--parsable", "-N2", f"--nodelist={','.join(place.cluster.node_names)}"]
+        argv += ["--gres=gpu:4", "--cpus-per-task=8", str(script)]
         done = place.user.run(*argv)
         self.job = done.stdout.strip()
         assert self.job.isdecimal(), done.stderr
-        assert wait_until(lambda: bool(place.find("server.py")), 120)
+        self._address, self._at = address, f"{address}:{_PORT}"
+        self._client = httpx.Client(
+            base_url=f"http://{self._at}", headers={"Authorization": f"token {_TOKEN}"}, trust_env=False
+        )
+        assert wait_until(self._answers, LIMIT_S), (place.folder / f"slurm-{self.job}.out").read_text()
+        self.kernel = self._kernel()
 
-    def ask(self, **spec: object) -> dict[str, str]:
-        """Have a kernel launch something."""
-        self._count += 1
-        request = LaunchSpec.model_validate({"target": "train.py", "edf": "", **spec})
-        self.place.user.write(f"train/requests/{self._count}.request", request.model_dump_json())
-        answer = self._requests / f"{self._count}.answer"
-        assert wait_until(answer.exists, LIMIT_S)
-        content: dict[str, str] = json.loads(answer.read_text())
-        return content
+    def _answers(self) -> bool:
+        with contextlib.suppress(httpx.HTTPError):
+            return self._client.get("/api/status").status_code == 200
+        return False
+
+    def _kernel(self) -> Kernel:
+        answer = self._client.post("/api/kernels", json={"name": "python3"}, timeout=LIMIT_S)
+        answer.raise_for_status()
+        header = [f"Authorization: token {_TOKEN}"]
+        path = f"ws://{self._at}/api/kernels/{answer.json()['id']}/channels"
+        return Kernel(
+            websocket.create_connection(path, header=header, timeout=60, http_no_proxy=[self._address])
+        )
+
+    def ask(self, **spec: object) -> tuple[str, str]:
+        """Have the kernel launch something: the folder, or the error."""
+        request = LaunchSpec.model_validate({"target": "train.py", **spec})
+        code = _LAUNCH.format(spec=request.model_dump_json(), folder=str(self.place.folder))
+        done = self.kernel.run(code, LIMIT_S)
+        return done.text.strip(), done.error
 
     def launch(self, **spec: object) -> Started:
         """The same, of what can be launched."""
-        answer = self.ask(**spec)
-        assert "folder" in answer, answer
-        return Started(Path(answer["folder"]))
+        folder, error = self.ask(**spec)
+        assert not error, error
+        return Started(Path(folder.splitlines()[-1]))
+
+    def close(self) -> None:
+        """End the job."""
+        self.kernel.__exit__(None, None, None)
+        self._client.close()
+        self.place.cluster.call(["scancel", self.job])
 
 
 @pytest.fixture
@@ -72,7 +114,7 @@ def server(
     place = LaunchPlace.prepare(plain_users[1], cluster, runtime, image)
     server = Server(place)
     yield server
-    place.cluster.call(["scancel", server.job])
+    server.close()
     assert place.nothing_left()
 
 
@@ -80,16 +122,20 @@ def test_launches_share_a_job_and_outlive_kernel_server_and_controller(
     server: Server, tmp_path: Path
 ) -> None:
     place = server.place
+    endless = {"preflight": False, "gpus_per_node": 1}
     one = server.launch(
-        nodes=2, arguments=("steps=200", "pause=0.5"), checkpoint="first", gpus_per_node=1, name="first"
+        nodes=2, arguments=("steps=100000", "pause=0.3"), checkpoint="first", gpus_per_node=1, name="first"
     )
     two = server.launch(
         nodes=2,
-        arguments=("steps=100000", "pause=0.2"),
+        arguments=("steps=100002", "pause=0.3"),
         checkpoint="second",
         gpus_per_node=2,
         launcher="srun",
         preflight=False,
+    )
+    cell = server.launch(
+        kind="cell", target="", code=_CELL, parameters={"words": list(HOSTILE)}, preflight=False
     )
     one.until(2)
     two.until(2)
@@ -97,30 +143,61 @@ def test_launches_share_a_job_and_outlive_kernel_server_and_controller(
     assert states[0]["endpoint"] != states[1]["endpoint"]
     for node in place.cluster.node_names:
         assert not set(states[0]["gpus"][node]) & set(states[1]["gpus"][node])
-    refused = server.ask(nodes=2, gpus_per_node=2, checkpoint="third")
-    assert "1 are free" in refused["problem"] or "1 of" in refused["problem"], refused
-    assert "#1 first" in refused["problem"]
-    # The kernel is killed.
-    before = one.steps()
-    place.kill("launch(LaunchSpec")
-    one.until(before + 3)
-    # Slurm's controller is killed and started again in the middle.
-    place.cluster.restart_controller()
-    one.until(one.steps() + 3)
-    assert one.state["phase"] == two.state["phase"] == "running"
+    _check_cell(cell.wait())
+    _, refused = server.ask(nodes=2, gpus_per_node=2, checkpoint="third")
+    assert "1 of the job's 4 are free" in refused, refused
+    assert "#1 first" in refused
     # Stopping ends one launch, and nothing else.
     done = place.gipfel("launch", "stop", str(two.folder))
     assert done.returncode == 0, done.stderr
     assert two.state["outcome"] == "stopped"
-    assert not place.find("steps=100000")
+    assert not place.find(f"{two.folder}/")
+    assert place.find(f"{one.folder}/")
+    assert one.state["phase"] == "running"
+    # A step's srun, and a supervisor, are killed: their launches end with all that they started.
+    three = server.launch(arguments=("steps=100003", "pause=0.3"), checkpoint="3", launcher="srun", **endless)
+    four = server.launch(arguments=("steps=100004", "pause=0.3"), checkpoint="4", **endless)
+    three.until(2)
+    four.until(2)
+    place.kill("srun", "--overlap", str(three.folder))
+    place.kill("training.launches", str(four.folder))
+    # The kernel is killed, and Slurm's controller is killed and started again.
+    before = one.steps()
+    place.kill("ipykernel_launcher")
+    one.until(before + 3)
+    place.cluster.restart_controller()
+    one.until(one.steps() + 3)
+    three.wait()
+    assert three.state["outcome"] == "failed", three.everything()
+    assert wait_until(lambda: not place.find(f"{three.folder}/"), 120), three.everything()
+    assert wait_until(lambda: not place.find(f"{four.folder}/"), 120), four.everything()
+    assert wait_until(lambda: _shown(place, four)["outcome"] == "lost", 120), four.everything()
+    assert four.state["phase"] == "ended"
     assert one.state["phase"] == "running"
     # The server is killed: the job stays until the launch has ended, and not longer.
-    place.kill("server.py")
+    place.kill("jupyterlab")
     one.until(one.steps() + 3)
     assert server.job in place.jobs()
+    place.user.write("train/first/enough", "")
     one.wait()
     assert one.state["outcome"] == "completed", one.everything()
-    assert one.final() == reference(200, tmp_path / "reference")
+    assert one.final() == reference(one.steps(), tmp_path)
     assert wait_until(lambda: server.job not in place.jobs(), 60)
     assert place.nothing_left()
     assert one.state["ended_ns"] < time.time_ns()
+
+
+def _check_cell(cell: Started) -> None:
+    assert cell.state["outcome"] == "completed", cell.everything()
+    outputs = json.loads((cell.folder / "notebook.ipynb").read_text())["cells"][-1]["outputs"]
+    lines = "".join("".join(each["text"]) for each in outputs).splitlines()
+    assert json.loads(lines[0].removeprefix("CELL ")) == [list(HOSTILE), "1"]
+    assert lines[1] == "LEAKED []"
+    for path in cell.folder.rglob("*"):
+        assert not path.is_file() or b"hush" not in path.read_bytes(), path
+
+
+def _shown(place: LaunchPlace, started: Started) -> dict[str, object]:
+    done = place.gipfel("launch", "show", "--json", str(started.folder))
+    content: dict[str, object] = json.loads(done.stdout)
+    return content

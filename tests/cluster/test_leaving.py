@@ -100,7 +100,7 @@ def test_the_run_folder_stays_and_reads_back(running: HubUser, unix: UnixUser) -
     latest = max((unix.home / ".gipfel" / "runs").iterdir(), key=lambda path: path.stat().st_mtime_ns)
     record = (latest / "record.json").read_text()
     assert '"ended": "2' in record
-    assert list(latest.glob("telemetry/*.closed.arrows"))
+    assert list(latest.glob("telemetry/*.closed.*"))
     assert not [path for path in latest.rglob(".*") if path.is_file()]
 
 

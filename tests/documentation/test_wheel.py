@@ -41,6 +41,9 @@ def test_the_wheel_holds_four_packages_panel_notebooks_and_entry_points(built):
     assert "share/jupyter/labextensions/@gipfel/extension/package.json" in data
     assert "share/jupyter/gipfel/notebooks/measure-saturation.ipynb" in data
     assert not [name for name in names if name.startswith("gipfel_extension/labextension")], "shipped twice"
+    assert "gipfel_extension/vetting/protocols/quick.yaml" in names
+    assert "gipfel_extension/vetting/checks/probes/collective.py" in names
+    assert "matmul = gipfel_extension.vetting.checks.matmul:Matmul" in points
     assert "edf = gipfel_spawner:EDFSpawner" in points
     assert "gipfel = gipfel_extension.cli:main" in points
     assert wheel.stat().st_size < 4_000_000

@@ -36,6 +36,11 @@ class LabServer:
         self._port = port
         self._process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def folder(self) -> Path:
+        """The home folder, the lab's root, and the place of its ``runs``."""
+        return self._folder
+
     def __enter__(self) -> "LabServer":
         kept = {n: v for n, v in os.environ.items() if not n.startswith(("GIPFEL_", "JUPYTER"))}
         own = {

@@ -36,7 +36,7 @@ def run(tmp_path, monkeypatch):
     folder = tmp_path / "run"
     folder.mkdir()
     monkeypatch.setenv("GIPFEL_RUN", str(folder))
-    for name in ("RANK", "SLURM_PROCID", "GIPFEL_NODE", "SLURMD_NODENAME"):
+    for name in ("RANK", "SLURM_PROCID", "GIPFEL_NODE", "SLURMD_NODENAME", "GIPFEL_LAUNCH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(MODULE, "_warned", set())
     return folder
@@ -73,6 +73,16 @@ def test_the_rank_is_in_the_line(run, monkeypatch):
     monkeypatch.setenv("RANK", "9")
     log(step=0)
     assert [(line["rank"], line["node"]) for line in lines(run)] == [(4, "nid7"), (9, "nid7")]
+
+
+def test_the_launch_of_a_rank_is_in_the_line(run, monkeypatch):
+    monkeypatch.setenv("GIPFEL_LAUNCH", "/home/ada/.gipfel/runs/alps-7/launches/3")
+    monkeypatch.setenv("RANK", "1")
+    log(step=1)
+    monkeypatch.setenv("GIPFEL_LAUNCH", "3")
+    monkeypatch.setenv("RANK", "2")
+    log(step=1)
+    assert [line.get("launch") for line in lines(run)] == ["alps-7/3", None]
 
 
 def test_what_is_no_json_number(run, capsys):

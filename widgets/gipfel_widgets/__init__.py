@@ -12,34 +12,59 @@ from typing import TYPE_CHECKING, Any
 from .log import log
 
 if TYPE_CHECKING:
+    from .explanation import Explanation, explain
+    from .launching.cell import LaunchCell, launch
+    from .launching.launched import LaunchList, launches
     from .measurement import Measurement, measure
+    from .plan_table import PlanTable, plan
     from .plot import SaturationPlot
     from .run import KernelRun, present_run
     from .saturation import Saturation
     from .summary import SaturationSummary
+    from .vetting import Vetting, vet
     from .workload import run_workload
 
 __all__ = [
+    "Explanation",
     "KernelRun",
+    "LaunchCell",
+    "LaunchList",
     "Measurement",
+    "PlanTable",
     "Saturation",
     "SaturationPlot",
     "SaturationSummary",
+    "Vetting",
+    "explain",
+    "launch",
+    "launches",
     "log",
     "measure",
+    "plan",
     "present_run",
     "run_workload",
+    "vet",
 ]
 
 _HOMES = {
+    "Explanation": "explanation",
     "KernelRun": "run",
+    "LaunchCell": "launching.cell",
+    "LaunchList": "launching.launched",
     "Measurement": "measurement",
+    "PlanTable": "plan_table",
     "Saturation": "saturation",
     "SaturationPlot": "plot",
     "SaturationSummary": "summary",
+    "Vetting": "vetting",
+    "explain": "explanation",
+    "launch": "launching.cell",
+    "launches": "launching.launched",
     "measure": "measurement",
+    "plan": "plan_table",
     "present_run": "run",
     "run_workload": "workload",
+    "vet": "vetting",
 }
 
 
@@ -52,11 +77,23 @@ class _OldPythonError(ImportError):
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if sys.version_info < (3, 11):
-        version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-        raise _OldPythonError(f"gipfel_widgets needs Python 3.11 or newer; this kernel is Python {version}.")
+    _need_new_python()
     return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
 
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Let a notebook have ``%%launch``, after ``%load_ext gipfel_widgets``."""
+    _need_new_python()
+    from .launching.magic import LaunchMagics  # noqa: PLC0415 - on first use, as the others
+
+    shell.register_magics(LaunchMagics)
+
+
+def _need_new_python() -> None:
+    if sys.version_info < (3, 11):
+        version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        raise _OldPythonError(f"gipfel_widgets needs Python 3.11 or newer; this kernel is Python {version}.")

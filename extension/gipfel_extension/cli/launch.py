@@ -62,16 +62,31 @@ def launch() -> None:
     default="auto",
     help="Free GPUs of this job (here), or a job of its own; by default here, where there is a job.",
 )
-@click.option("--restarts", default=0, show_default=True, type=click.IntRange(0, 1000), metavar="N")
+@click.option(
+    "--restarts",
+    default=0,
+    show_default=True,
+    type=click.IntRange(0, 1000),
+    metavar="N",
+    help="How often failed ranks are started again, with GIPFEL_RESUME=1.",
+)
 @click.option("--env", "environment", multiple=True, metavar="NAME=VALUE", help="A variable of the ranks.")
 @click.option("--time", default="", metavar="T", help="Time limit of the job as Slurm writes it.")
 @click.option("--partition", default="", metavar="P")
 @click.option("--account", default="", metavar="A")
 @click.option("--qos", default="", metavar="Q")
 @click.option("--reservation", default="", metavar="R")
-@click.option("--exclude", default="", metavar="NODES")
-@click.option("--vet", "vetting", default="", metavar="PROTOCOL", help="Only nodes that pass it are used.")
-@click.option("--checkpoint", default="", metavar="DIR", help="$GIPFEL_CHECKPOINT of the ranks.")
+@click.option("--exclude", default="", metavar="NODES", help="Nodes that it must not get.")
+@click.option(
+    "--vet",
+    "vetting",
+    default="",
+    metavar="PROTOCOL",
+    help="Only nodes that pass it are used, and in a job none that failed of late.",
+)
+@click.option(
+    "--checkpoint", default="", metavar="DIR", help="For checkpoints: $GIPFEL_CHECKPOINT of the ranks."
+)
 @click.option("--checkpoint-gib", default=0.0, type=click.FloatRange(0), metavar="G", help="Room it needs.")
 @click.option(
     "--on-preempt",
@@ -80,7 +95,15 @@ def launch() -> None:
     show_default=True,
     help="After a warning (SIGUSR1 to the ranks): go on in the queue, or end.",
 )
-@click.option("--grace", "grace_s", default=60.0, show_default=True, type=click.FloatRange(1), metavar="S")
+@click.option(
+    "--grace",
+    "grace_s",
+    default=60.0,
+    show_default=True,
+    type=click.FloatRange(1),
+    metavar="S",
+    help="Seconds from that warning to the end of the ranks.",
+)
 @click.option(
     "--gather",
     "gather_s",
@@ -90,7 +113,7 @@ def launch() -> None:
     metavar="S",
     help="Elastic: how long to wait for more nodes.",
 )
-@click.option("--profile", is_flag=True, help="Write a trace of torch's profiler for every rank.")
+@click.option("--profile", is_flag=True, help="Trace a few steps of every rank: profile/ in its folder.")
 @click.option("--name", default="", metavar="NAME")
 @click.option("--scheduler", default="", metavar="S", help="slurm or local; by default what is there.")
 @click.option("--engine", default="", metavar="E")

@@ -49,7 +49,7 @@ def follow(launch: Launch, ranks: tuple[int, ...] = ()) -> int:
 def show_list(*, everywhere: bool, as_json: bool) -> int:
     """The table of launches."""
     folders = known_folders(os.environ, everywhere=everywhere)
-    states = [(folder, Launch(folder).state) for folder in folders]
+    states = [(folder, Launch(folder).settle()) for folder in folders]
     if as_json:
         click.echo(json.dumps([{"folder": str(f), **state.model_dump(mode="json")} for f, state in states]))
         return 0
@@ -65,7 +65,7 @@ def show_list(*, everywhere: bool, as_json: bool) -> int:
 def show_one(which: str, *, as_json: bool) -> int:
     """One launch."""
     launch = Launch.open(find_folder(which, os.environ))
-    state = launch.state
+    state = launch.settle()
     progress = launch.progress
     if as_json:
         content: dict[str, Any] = {
@@ -107,7 +107,7 @@ def show_logs(which: str, *, ranks: tuple[int, ...], following: bool) -> int:
 def stop_one(which: str) -> int:
     """Stop a launch and wait until nothing of it is left."""
     launch = Launch.open(find_folder(which, os.environ))
-    if launch.state.ended:
+    if launch.settle().ended:
         tell(f"launch {launch.folder.name} has ended already.")
         return 0
     launch.stop()

@@ -7,12 +7,17 @@ from collections.abc import Sequence
 import click
 
 from .edf import edf
+from .export import export
 from .kernel import kernel
+from .launch import launch
+from .plan import plan
 from .record import record
+from .report import report
 from .runtime import runtime
 from .score import score
 from .submit import submit
 from .terminal import examples, tell
+from .vet import vet
 
 _INTERRUPTED = 130
 
@@ -25,7 +30,9 @@ _INTERRUPTED = 130
         "gipfel kernel add my-env                 a kernel in another environment's container",
         "gipfel submit in.ipynb out.ipynb --wait  a notebook as a batch job",
         "gipfel record -- python train.py         a command, with a recorder beside it",
+        "gipfel plan --model 7B --gpus 16        how a model would be laid out on GPUs",
         "gipfel score alps-48812                  how well a run used its GPUs",
+        "gipfel vet quick                         is every node of this job fit",
     ),
 )
 @click.version_option(package_name="gipfel", message="gipfel %(version)s")
@@ -34,11 +41,16 @@ def gipfel() -> None:
 
 
 gipfel.add_command(edf)
+gipfel.add_command(export)
 gipfel.add_command(kernel)
+gipfel.add_command(launch)
+gipfel.add_command(plan)
 gipfel.add_command(record)
+gipfel.add_command(report)
 gipfel.add_command(runtime)
 gipfel.add_command(score)
 gipfel.add_command(submit)
+gipfel.add_command(vet)
 
 
 def _tell_whole_sentences(group: click.Group) -> None:

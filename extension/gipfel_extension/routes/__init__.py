@@ -10,6 +10,7 @@ from .history import (
     RunsRouteHandler,
     ScoreRouteHandler,
 )
+from .launches import LaunchActionRouteHandler, LaunchesRouteHandler, LaunchLogRouteHandler
 from .leaving import ExtendRouteHandler, LeavingRouteHandler, StayRouteHandler
 from .metrics import MetricsRouteHandler
 from .notebooks import NotebookRouteHandler, NotebooksRouteHandler
@@ -39,6 +40,9 @@ ROUTES: tuple[tuple[str, type[RequestHandler]], ...] = (
     (r"gipfel/batch/form", BatchFormRouteHandler),
     (r"gipfel/batch/jobs", BatchJobsRouteHandler),
     (r"gipfel/batch/jobs/([0-9A-Za-z][0-9A-Za-z_.-]{0,63})", BatchJobRouteHandler),
+    (r"gipfel/launches", LaunchesRouteHandler),
+    (r"gipfel/launches/log", LaunchLogRouteHandler),
+    (r"gipfel/launches/(stop|again|notebook)", LaunchActionRouteHandler),
     (r"gipfel/vetting", VettingRouteHandler),
     (r"gipfel/vetting/protocols", ProtocolsRouteHandler),
     (r"gipfel/vetting/consent", VettingConsentRouteHandler),

@@ -1,8 +1,8 @@
 """The user's own metrics of a run: ``metrics.jsonl``, which ``gipfel_widgets.log`` appends to.
 
-A line is an object of ``time_ns``, ``monotonic_ns``, ``node``, ``rank`` and ``values``, and of ``launch`` where
-a launch's rank wrote it. What is no such line, as the last one of a process that was killed, is counted and
-left out.
+A line is an object of ``time_ns``, ``monotonic_ns``, ``node``, ``rank`` and ``values``, and of ``launch``
+where a launch's rank wrote it. What is no such line, as the last one of a process that was killed, is counted
+and left out.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Launching, and a launch that was started: everything is read from its folder, whoever started it."""
 
-import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from gipfel_cluster.at_once import at_once
 from gipfel_cluster.broker.client import ask_now
 from gipfel_cluster.broker.messages import Done, Spot, SuperviseRequest, broker_socket
 from gipfel_cluster.broker.supervision import LOG, MODULE
@@ -19,6 +20,7 @@ from gipfel_cluster.runs import write_atomically
 
 from .launches.attempt import PROBE_FILE, PROGRAM_FILE
 from .launches.folder import launches_folder, new_folder
+from .launches.lifeline import settled_in_queue, settled_state, supervised
 from .launches.logs import Cursor, LogPage, read_logs
 from .launches.plan import LaunchPlan
 from .launches.planning import plan_launch, shown_command
@@ -42,6 +44,7 @@ __all__ = ["Launch", "Launched", "launch"]
 _PROGRAMS = {PROGRAM_FILE: "rank_program.py", "run.py": "run_program.py", PROBE_FILE: "probe_program.py"}
 _FIRST_S, _LONGEST_S = 0.2, 2.0
 _SILENT_S = 90.0
+_ASK_S = 30.0
 
 
 class Launched(Frozen):
@@ -73,8 +76,8 @@ class Launch:
 
     @property
     def state(self) -> LaunchState:
-        """What its supervisor, or whoever planned it, said last."""
-        return read_state(self.folder)
+        """What its supervisor, or whoever planned it, said last; ``lost`` where that was killed."""
+        return settled_state(self.folder)
 
     @property
     def spec(self) -> LaunchSpec:
@@ -113,7 +116,19 @@ class Launch:
     def silent(self) -> bool:
         """Whether it claims to run and has said nothing for long: its supervisor may have been killed."""
         state = self.state
-        return state.phase == "running" and time.time_ns() - state.updated_ns > _SILENT_S * 1e9
+        quiet = time.time_ns() - state.updated_ns > _SILENT_S * 1e9
+        return state.phase == "running" and quiet and not supervised(self.folder)
+
+    def settle(self) -> LaunchState:
+        """The state; where it waits, the queue is asked whether it still does."""
+        state = self.state
+        if state.phase != "queued":
+            return state
+        with contextlib.suppress(GipfelError, OSError):
+            plan = LaunchPlan.load(self.folder)
+            scheduler = standpoint(os.environ).scheduler(plan.scheduler) if plan.request else None
+            return settled_in_queue(self.folder, state, scheduler)
+        return state
 
     def logs(self, since: Cursor | None = None, *, ranks: tuple[int, ...] = ()) -> LogPage:
         """What the ranks have said since a cursor, in the order of time; see `read_logs`."""
@@ -132,7 +147,7 @@ class Launch:
         (self.folder / STOP).touch(mode=0o600)
         if state.phase == "queued" and state.job_id:
             plan = LaunchPlan.load(self.folder)
-            asyncio.run(standpoint(os.environ).scheduler(plan.scheduler).cancel(state.job_id))
+            at_once(standpoint(os.environ).scheduler(plan.scheduler).cancel(state.job_id))
         if state.phase in {"queued", "preflight"}:
             ended = {"phase": "ended", "outcome": "stopped", "exit_status": 143, "reason": "It was stopped."}
             write_state(self.folder, state.model_copy(update={**ended, "ended_ns": time.time_ns()}))
@@ -142,11 +157,14 @@ class Launch:
     ) -> int | None:
         """Wait for its end and return its exit status; None where it still runs after `timeout` seconds."""
         end = None if timeout is None else time.monotonic() + timeout
-        pause = _FIRST_S
+        pause, asked = _FIRST_S, time.monotonic()
         while True:
             if tell is not None:
                 tell(self)
             state = self.state
+            if time.monotonic() - asked > _ASK_S:
+                asked = time.monotonic()
+                state = self.settle()
             if state.ended:
                 if tell is not None:
                     tell(self)
@@ -243,7 +261,7 @@ def _start(
         variables = {**here.environment(), **plan.request.environment}
         request = plan.request.model_copy(update={"environment": variables})
         queued = write_state(folder, state.model_copy(update={"phase": "queued", "reason": "submitting"}))
-        job_id = asyncio.run(here.scheduler(plan.scheduler).submit(request))
+        job_id = at_once(here.scheduler(plan.scheduler).submit(request))
         # The job may have begun meanwhile, and its supervisor said so.
         now = read_state(folder)
         if now.phase == "queued":

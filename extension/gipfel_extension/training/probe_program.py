@@ -86,7 +86,19 @@ def _gpus() -> list[list[str]]:
         kind = "gpu" if "query-gpu" in query else "process"
         lines = done.stdout.decode(errors="replace").splitlines() if done.returncode == 0 else []
         rows += [[kind, *(cell.strip() for cell in line.split(","))] for line in lines]
-    return rows
+    return [[*row[:-1], _who(row[1], row[-1])] if row[0] == "process" else row for row in rows]
+
+
+def _who(pid: str, name: str) -> str:
+    """A process's program; of a notebook's kernel, which notebook, where its server says so."""
+    try:
+        with open(f"/proc/{int(pid)}/environ", "rb") as file:  # noqa: PTH123
+            variables = file.read().split(b"\0")
+    except (OSError, ValueError):
+        return name
+    key = b"JPY_SESSION_NAME="
+    found = [each[len(key) :].decode(errors="replace") for each in variables if each.startswith(key)]
+    return f"the kernel of {found[0][-200:]}" if found and found[0] else name
 
 
 if __name__ == "__main__":

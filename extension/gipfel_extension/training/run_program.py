@@ -62,7 +62,7 @@ def _private(path: str, flags: int) -> int:
 def run_user() -> int:
     """Run the script, module, or notebook; an exception is noted for the launch and for torch."""
     plan = attempt()
-    profile = _profiled(plan)
+    profile = traced(plan)
     threading.Thread(target=_watch_for_requests, daemon=True).start()
     try:
         _execute(plan)
@@ -174,7 +174,7 @@ def _is_ours(name: str) -> bool:
     return name == __file__ or "runpy" in name
 
 
-def _profiled(plan: dict[str, Any]) -> Any:
+def traced(plan: dict[str, Any]) -> Any:
     """Trace a few steps of the optimizer with torch's profiler, if that was asked; returns what ends it."""
     if not plan.get("profile"):
         return lambda: None

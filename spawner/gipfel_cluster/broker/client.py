@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from ..at_once import at_once
 from ..engines.sandbox.supervise import FORWARDED
 from ..model import Frozen, GipfelError
 from .messages import (
@@ -72,8 +73,8 @@ async def ask(path: Path, request: Request, answer: type[Answer], *, limit: floa
 
 
 def ask_now(path: Path, request: Request, answer: type[Answer], *, limit: float = _LIMIT_S) -> Answer:
-    """`ask` for callers without an event loop."""
-    return asyncio.run(ask(path, request, answer, limit=limit))
+    """`ask` for callers that do not await, a notebook's cell among them."""
+    return at_once(ask(path, request, answer, limit=limit))
 
 
 def run(

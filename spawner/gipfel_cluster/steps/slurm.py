@@ -12,6 +12,7 @@ from pathlib import Path
 from ..engines import engine_for
 from ..engines.ce import ContainerEngine
 from ..engines.pyxis import Pyxis
+from ..engines.sandbox.namespaces import die_with_parent
 from ..model import GipfelError
 from ..scratch import ScratchFolder
 from .container import step_edf, task_invocation
@@ -36,6 +37,7 @@ class SlurmTasks:
         self._scratch: ScratchFolder | None = None
         self._log = Path(plan.folder, f"{plan.spec.name}.log")
         self.step_id = ""
+        self._ended = False
 
     def start(self) -> None:
         """Start srun.
@@ -58,6 +60,8 @@ class SlurmTasks:
                     stderr=log,
                     cwd="/",
                     start_new_session=True,
+                    # Its own way to end the step, where this process is killed; no other thread runs here.
+                    preexec_fn=lambda: die_with_parent(signal.SIGTERM),  # noqa: PLW1509
                 )
             finally:
                 os.close(log)
@@ -88,6 +92,10 @@ class SlurmTasks:
     def poll(self) -> int | None:
         """The step's exit status, once srun has ended."""
         code = self._process.poll() if self._process else 1
+        if code is not None and code < 0 and self.step_id and not self._ended:
+            # The tasks live through the death of their srun.
+            self._ended = True
+            self._slurm(None)
         if code is not None and self._scratch is not None:
             self._scratch.remove()
             self._scratch = None

@@ -14,6 +14,7 @@ from gipfel_cluster.model import GipfelError
 from gipfel_cluster.steps.setting import setting_of_host
 from gipfel_cluster.steps.spec import StepSetting
 
+from .lifeline import supervising
 from .state import read_state, write_state
 from .supervisor import Supervisor
 
@@ -22,7 +23,17 @@ def main(arguments: list[str]) -> int:
     """Supervise a launch to its end."""
     folder = Path(arguments[0])
     try:
-        if arguments[1:] == ["-"]:
+        with supervising(folder):
+            return _supervise(folder, inherited=arguments[1:] == ["-"])
+    except GipfelError as error:
+        # Whoever supervises it says what becomes of it.
+        sys.stderr.write(f"gipfel: {error}\n")
+        return 1
+
+
+def _supervise(folder: Path, *, inherited: bool) -> int:
+    try:
+        if inherited:
             setting = StepSetting.model_validate_json(sys.stdin.readline())
         else:
             setting = setting_of_host(os.environ)

@@ -11,7 +11,8 @@ from pathlib import Path
 from gipfel_cluster.model import GipfelError
 
 from .folder import known_folders
-from .state import LaunchState, read_state
+from .lifeline import settled_state, supervised
+from .state import LaunchState
 
 _LOCK = ".lock"
 _SILENT_NS = 60 * 10**9
@@ -33,8 +34,8 @@ def running_beside(folder: Path, job_id: str) -> tuple[LaunchState, ...]:
         for each in folder.parent.iterdir():
             if each.name.isdecimal() and each.name != folder.name:
                 with contextlib.suppress(GipfelError):
-                    state = read_state(each)
-                    if state.gpus and state.job_id == job_id and not state.ended and _lives(state):
+                    state = settled_state(each)
+                    if state.gpus and state.job_id == job_id and not state.ended and _lives(each, state):
                         states.append(state)
     return tuple(states)
 
@@ -44,14 +45,16 @@ def running_here(environment: Mapping[str, str]) -> tuple[str, ...]:
     states = []
     for folder in known_folders(environment) if environment.get("GIPFEL_RUN") else ():
         with contextlib.suppress(GipfelError):
-            state = read_state(folder)
-            if state.phase in {"running", "vetting"} and state.where == "here" and _lives(state):
+            state = settled_state(folder)
+            if state.phase in {"running", "vetting"} and state.where == "here" and _lives(folder, state):
                 states.append(state.name)
     return tuple(states)
 
 
-def _lives(state: LaunchState) -> bool:
+def _lives(folder: Path, state: LaunchState) -> bool:
     """Whether a supervisor lives, or may: numbers of processes of another namespace say nothing here."""
+    if supervised(folder):
+        return True
     fresh = time.time_ns() - state.updated_ns < _SILENT_NS
     return state.supervisor is None or state.supervisor.alive or fresh
 

@@ -1,5 +1,6 @@
 """Where launches are: ``<run>/launches/<n>``, or ``$GIPFEL_RUNS/launches/<n>`` outside of jobs."""
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -78,8 +79,10 @@ def find_folder(word: str, environment: Mapping[str, str]) -> Path:
     if run:
         candidates.append(root / run / LAUNCHES / number)
     for each in candidates:
-        if "\0" not in word and (each / "state.json").is_file():
-            return each.resolve()
+        # Longer than any path, it is no name either.
+        with contextlib.suppress(OSError):
+            if "\0" not in word and (each / "state.json").is_file():
+                return each.resolve()
     raise GipfelError(f"There is no launch {word[:80]!r}.", "See `gipfel launch list --all`.")
 
 

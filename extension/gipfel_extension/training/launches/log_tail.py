@@ -9,6 +9,8 @@ from .logs import Cursor, LogLine
 #: Read back at most, all ranks together, and of one rank at least.
 _MOST_BYTES = 1 << 20
 _FEWEST_BYTES = 8 << 10
+#: Rank, text, milliseconds since 1970 or None, whether it is about an error.
+LogRow = tuple[int, str, int | None, bool]
 _TRACEBACK = "Traceback (most recent call last)"
 _ERROR = re.compile(
     r"\b[A-Za-z_.]*(?:Error|Exception|Interrupt)\b|\b(?:error|fatal|failed|failure|killed|segfault|abort(?:ed)?)\b"
@@ -43,25 +45,31 @@ def _start(path: Path, most: int) -> int:
 
 
 class ErrorLines:
-    """Tells which lines are about an error; of a traceback all are."""
+    """Tells which lines are about an error; of a traceback all are.
 
-    def __init__(self) -> None:
-        self._inside: set[int] = set()
+    Parameters
+    ----------
+    inside
+        Ranks whose next line is in the middle of a traceback.
+    """
+
+    def __init__(self, inside: Iterable[int] = ()) -> None:
+        self.inside = set(inside)
 
     def is_error(self, line: LogLine) -> bool:
         """Whether a line, the next of its rank, is about an error."""
         # What torch's launcher and papermill put before a line.
         text = re.sub(r"^\[[^\]]{0,60}\]:", "", line.text)
         if _TRACEBACK in text:
-            self._inside.add(line.rank)
+            self.inside.add(line.rank)
             return True
-        if line.rank in self._inside:
+        if line.rank in self.inside:
             if text[:1] not in {" ", "\t", ""}:
-                self._inside.discard(line.rank)
+                self.inside.discard(line.rank)
             return True
         return bool(_ERROR.search(text))
 
-    def marked(self, lines: Iterable[LogLine]) -> list[tuple[int, str, int | None, bool]]:
+    def marked(self, lines: Iterable[LogLine]) -> list[LogRow]:
         """Rank, text, milliseconds since 1970 or None, and whether it is about an error."""
         return [
             (

@@ -1,15 +1,17 @@
 """``python -I -m gipfel_extension.training.launches.notebook FOLDER``: rank 0 of a notebook's launch.
 
 The notebook runs through the papermill engine in a kernel of the image's Python, which inherits this rank's
-variables; the other ranks run the same cells as a script. It always runs from its first cell on: ranks that
-left cells out would wait for each other. What shall survive a restart is in the program's checkpoints.
+variables; the other ranks run the same cells as a script. After a restart it begins with its first cell: a
+rank that left cells out would keep the others waiting, and what shall survive is in the program's
+checkpoints. Only one that is alone, and whose notebook says by cells tagged ``setup`` what every kernel
+needs, goes on at the first cell that has not finished.
 """
 
 import json
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gipfel_cluster.model import GipfelError, one_line
@@ -17,6 +19,15 @@ from gipfel_cluster.model import GipfelError, one_line
 from ..papermill.run import kernel_of, run_notebook
 
 OUTPUT = "notebook.ipynb"
+#: Run by the kernel before the first cell: what the other ranks' program does around a script.
+_TRACED = """
+import atexit, importlib.util
+_spec = importlib.util.spec_from_file_location("gipfel_run", {program!r})
+_module = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_module)
+atexit.register(_module.traced({{"profile": True}}))
+del _spec, _module, atexit, importlib
+"""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -28,6 +39,10 @@ def main(arguments: Sequence[str]) -> int:
         os.environ["JUPYTER_RUNTIME_DIR"] = runtime
         from ...kernels import offer_image_kernel  # noqa: PLC0415 - above this floor, and here only
 
+        if plan["profile"]:
+            begin = Path(runtime, "traced.py")
+            begin.write_text(_TRACED.format(program=str(folder / "run.py")))
+            os.environ["PYTHONSTARTUP"] = str(begin)
         problem = offer_image_kernel(os.environ)
         if problem:
             _tell(f"{problem} The notebook runs with Gipfel's Python instead.")
@@ -39,6 +54,7 @@ def main(arguments: Sequence[str]) -> int:
                 kernel=kernel_of(notebook),
                 directory=Path.cwd(),
                 log_output=True,
+                resume=goes_on(notebook, folder, os.environ),
             )
         except GipfelError as error:
             _tell(f"The notebook can't be run: {error}")
@@ -47,6 +63,18 @@ def main(arguments: Sequence[str]) -> int:
         _tell(outcome.problem)
         _note(folder, outcome.problem)
     return outcome.exit_status
+
+
+def goes_on(notebook: Path, folder: Path, environment: Mapping[str, str]) -> bool:
+    """Whether a rank that is started again leaves out the cells that it has finished."""
+    again = environment.get("GIPFEL_RESUME") == "1" and (folder / OUTPUT).is_file()
+    if not again or environment.get("WORLD_SIZE") != "1":
+        return False
+    try:
+        cells = json.loads(notebook.read_bytes())["cells"]
+        return any("setup" in each.get("metadata", {}).get("tags", ()) for each in cells)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
 
 
 def _note(folder: Path, problem: str) -> None:

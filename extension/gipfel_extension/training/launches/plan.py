@@ -30,6 +30,8 @@ class LaunchPlan(Frozen):
     runtime: str = ""
     scheduler: str = ""
     cluster: str = "local"
+    vetting: str = ""
+    """The protocol's name where it is a shipped one, else the host's path of a copy in the folder."""
     mounts: tuple[Mount, ...] = ()
     request: JobRequest | None = None
 

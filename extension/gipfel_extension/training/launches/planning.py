@@ -2,21 +2,25 @@
 
 import json
 import shlex
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from gipfel_cluster.engines.choice import engine_exists
 from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script
 from gipfel_cluster.job.spec import PYTHON
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runs import write_atomically
 from gipfel_cluster.scheduler import JobRequest
 
+from ...vetting.protocol_search import find_protocol
 from ..launchers import Attempt, launcher_of
 from ..spec import LaunchSpec
 from ..standpoint import SCHEDULERS, ChosenEdf, Standpoint
 from .plan import LaunchPlan, mounts_of
+from .vetted import PROTOCOL, excluded_nodes
 
 _LARGEST_SPEC = 64 << 10
 _MARGIN_S = 30
@@ -50,7 +54,7 @@ def plan_launch(
     checkpoint = _absolute(spec.checkpoint, directory) if spec.checkpoint else None
     if checkpoint is not None:
         _made(checkpoint)
-    engine = spec.engine or here.default("engine")
+    engine = _engine(spec, here)
     edf = here.edf(spec.edf, engine or "bubblewrap", directory) if spec.edf else None
     seen = (folder, start, *([checkpoint] if checkpoint else []))
     if spec.kind != "module":
@@ -66,10 +70,11 @@ def plan_launch(
         engine=engine,
         scheduler=_scheduler(spec, here),
         cluster=spec.cluster or here.default("cluster") or _scheduler(spec, here),
+        vetting=_protocol(spec, folder, here, environment, directory),
         mounts=mounts_of(seen, here),
     )
     if where == "job":
-        plan = plan.model_copy(update={"request": _request(plan, edf, here)})
+        plan = plan.model_copy(update={"request": _request(plan, edf, here, environment)})
     return plan
 
 
@@ -79,6 +84,22 @@ def _target(spec: LaunchSpec, folder: Path, directory: Path) -> Path:
         write_atomically(path, json.dumps(cell_notebook(spec), indent=1))
         return path
     return _absolute(spec.target, directory)
+
+
+def _protocol(
+    spec: LaunchSpec, folder: Path, here: Standpoint, environment: Mapping[str, str], directory: Path
+) -> str:
+    """Which vetting protocol the host shall read: what is no shipped one is copied into the folder."""
+    if not spec.vetting:
+        return ""
+    source = find_protocol(spec.vetting, directory=directory, environment=environment).source
+    if "/" not in source:
+        return source
+    try:
+        shutil.copyfile(source, folder / PROTOCOL)
+    except OSError as error:
+        raise GipfelError(f"The protocol {source} can't be kept: {error.strerror}.") from error
+    return f"{here.on_host(folder)}/{PROTOCOL}"
 
 
 def cell_notebook(spec: LaunchSpec) -> dict[str, object]:
@@ -144,7 +165,16 @@ def _scheduler(spec: LaunchSpec, here: Standpoint) -> str:
     return name
 
 
-def _request(plan: LaunchPlan, edf: ChosenEdf | None, here: Standpoint) -> JobRequest:
+def _engine(spec: LaunchSpec, here: Standpoint) -> str:
+    name = spec.engine or here.default("engine")
+    if name and not engine_exists(name):
+        raise GipfelError(f"There is no engine {name!r}.", "Leave --engine out.")
+    return name
+
+
+def _request(
+    plan: LaunchPlan, edf: ChosenEdf | None, here: Standpoint, environment: Mapping[str, str]
+) -> JobRequest:
     spec = plan.spec
     runtime = here.runtime(spec.runtime)
     if edf and edf.image and not runtime.root:
@@ -178,7 +208,7 @@ def _request(plan: LaunchPlan, edf: ChosenEdf | None, here: Standpoint) -> JobRe
             account=spec.account,
             qos=spec.qos,
             reservation=spec.reservation,
-            exclude=spec.exclude,
+            exclude=excluded_nodes(spec, plan.cluster, environment),
             nodes=spec.nodes,
             gpus_per_node=spec.gpus_per_node if plan.scheduler == "slurm" or _has_gpus() else 0,
             time=spec.time,

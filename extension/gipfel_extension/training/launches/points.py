@@ -1,14 +1,12 @@
 """The course of a launch: its steps, its losses and its pace, from the end of ``metrics.jsonl``."""
 
-import json
-import math
-from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import Field
 
 from gipfel_cluster.model import Frozen
 
+from .metric_lines import metric_lines
 from .state import LaunchState
 
 _TAIL_BYTES = 256 << 10
@@ -32,7 +30,8 @@ def read_course(folder: Path, state: LaunchState) -> Course:
     """Read the end of the launch's own metrics, else of its run's, of the lowest rank that logs."""
     for path in (folder / "metrics.jsonl", Path(state.run, "metrics.jsonl") if state.run else None):
         ranks: dict[int, list[tuple[int, dict[str, float]]]] = {}
-        for rank, time_ns, values in _lines(path, state) if path is not None else ():
+        lines = metric_lines(path, folder, state, most_bytes=_TAIL_BYTES) if path is not None else []
+        for rank, time_ns, values in lines:
             ranks.setdefault(rank, []).append((time_ns, values))
         if ranks:
             return _course(ranks[min(ranks)])
@@ -54,26 +53,3 @@ def _course(said: list[tuple[int, dict[str, float]]]) -> Course:
     rate = found[-1] if found else ("", None)
     every = max(1, -(-len(losses) // _MOST))
     return Course(losses=tuple(losses[::-every][::-1]), steps_per_s=pace, rate=rate[1], rate_name=rate[0])
-
-
-def _lines(path: Path, state: LaunchState) -> Iterator[tuple[int, int, dict[str, float]]]:
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - _TAIL_BYTES))
-            content = file.read().splitlines()
-    except OSError:
-        return
-    for line in content:
-        try:
-            said = json.loads(line)
-            rank, time_ns = int(said.get("rank") or 0), int(said["time_ns"])
-            values = {
-                str(name): float(each)
-                for name, each in said["values"].items()
-                if isinstance(each, int | float) and math.isfinite(each)
-            }
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
-            continue
-        if (state.started_ns or 0) <= time_ns <= (state.ended_ns or time_ns):
-            yield rank, time_ns, values

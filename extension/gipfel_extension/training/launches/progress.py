@@ -1,13 +1,12 @@
 """How far a launch is, by what its program logs with ``gipfel_widgets.log``."""
 
-import json
-import math
 from pathlib import Path
 
 from pydantic import Field
 
 from gipfel_cluster.model import Frozen
 
+from .metric_lines import metric_lines
 from .state import LaunchState
 
 _TAIL_BYTES = 64 << 10
@@ -33,35 +32,16 @@ class Progress(Frozen):
 def read_progress(folder: Path, state: LaunchState) -> Progress:
     """Read the end of the launch's own metrics, else of those that its run has since it started."""
     for path in (folder / "metrics.jsonl", Path(state.run, "metrics.jsonl") if state.run else None):
-        found = _last(path, state) if path is not None else None
+        found = _last(path, folder, state) if path is not None else None
         if found is not None:
             return found
     return Progress()
 
 
-def _last(path: Path, state: LaunchState) -> Progress | None:
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - _TAIL_BYTES))
-            lines = file.read().splitlines()
-    except OSError:
-        return None
+def _last(path: Path, folder: Path, state: LaunchState) -> Progress | None:
     best: tuple[int, int] | None = None
     values: dict[str, float] = {}
-    for line in lines:
-        try:
-            said = json.loads(line)
-            rank, time_ns = int(said.get("rank") or 0), int(said["time_ns"])
-            numbers = {
-                name: float(each)
-                for name, each in said["values"].items()
-                if isinstance(each, int | float) and math.isfinite(each)
-            }
-        except (ValueError, KeyError, TypeError, AttributeError):
-            continue
-        if time_ns < (state.started_ns or 0) or time_ns > (state.ended_ns or time_ns):
-            continue
+    for rank, time_ns, numbers in metric_lines(path, folder, state, most_bytes=_TAIL_BYTES):
         if best is None or rank <= best[0]:
             values = numbers if best is None or rank < best[0] else values | numbers
             best = (rank, time_ns)

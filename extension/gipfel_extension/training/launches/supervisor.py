@@ -141,12 +141,12 @@ class Supervisor:
             )
             self._change(nodes=nodes, gpus=gpus, ranks=len(nodes) * spec.gpus_per_node)
         silent = 0
-        while True:
+        while not self._stop_asked():
             running = self._started(nodes, gpus)
             status = self._follow(running)
             restarts = self._restarts(running)
             if self._stop_asked():
-                return STOPPED, "stopped", "It was stopped."
+                break
             if self._warned:
                 return self._leave(status)
             if self._asked:
@@ -167,6 +167,7 @@ class Supervisor:
                 self._before = restarts + 1
                 self._change(restarts=self._before)
             self._change(attempt=self._state.attempt + 1)
+        return STOPPED, "stopped", "It was stopped."
 
     def _nodes(self) -> tuple[str, ...]:
         spec = self._plan.spec
@@ -176,7 +177,7 @@ class Supervisor:
             self._plan,
             self._setting,
             self._environment,
-            lambda: bool(self._asked or self._stop_asked()),
+            self._ends_while_vetting,
         )
         self._change(phase="running", reason="")
         least = spec.nodes_min or spec.nodes
@@ -186,6 +187,12 @@ class Supervisor:
                 "Ask for fewer, or let it be a job of its own (--where job).",
             )
         return nodes[: spec.nodes]
+
+    def _ends_while_vetting(self) -> bool:
+        """Whether vetting shall end, which says as well that this process lives."""
+        if time.time_ns() - self._state.updated_ns > _BEAT_S * 1e9:
+            self._change()
+        return bool(self._asked or self._stop_asked())
 
     def _started(self, nodes: tuple[str, ...], gpus: Mapping[str, tuple[int, ...]]) -> RunningAttempt:
         spec, setting = self._plan.spec, self._setting

@@ -9,12 +9,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gipfel_cluster.model import GipfelError, one_line
+from gipfel_cluster.scheduler.hostlist import expand_hostlist, fold_hostlist
 from gipfel_cluster.steps import StepSetting
 from gipfel_cluster.steps.here import last_line
 
+from ...vetting.history.exclusions import Exclusions
+from ...vetting.history.store import History, history_root
+from ..spec import LaunchSpec
 from .plan import LaunchPlan
 
-REPORT, LOG = "vetting.json", "vetting.log"
+__all__ = ["excluded_nodes", "vetted_nodes"]
+
+REPORT, LOG, PROTOCOL = "vetting.json", "vetting.log", "vetting.yaml"
 _LOOK_S = 0.5
 _END_S = 30.0
 
@@ -24,17 +30,22 @@ def vetted_nodes(
 ) -> tuple[str, ...]:
     """All nodes of the job where no vetting is asked for, else those that passed, in Slurm's order.
 
+    Nodes that the spec excludes are never among them.
+
     Raises
     ------
     GipfelError
         Too few passed, with what the report says, or it could not be run.
     """
     spec = plan.spec
+    excluded = set(expand_hostlist(spec.exclude)) if spec.exclude else set()
+    nodes = tuple(node for node in setting.nodes if node not in excluded)
     if not spec.vetting:
-        return setting.nodes
+        return nodes
     folder = Path(plan.host_folder)
     least = spec.nodes_min or spec.nodes
-    argv = [sys.executable, "-I", "-m", "gipfel_extension.cli", "vet", spec.vetting, "--action", "shrink"]
+    argv = [sys.executable, "-I", "-m", "gipfel_extension.cli", "vet"]
+    argv += [plan.vetting or spec.vetting, "--action", "shrink"]
     argv += [f"--min-nodes={least}", f"--json={folder / REPORT}"]
     variables = {**environment, "GIPFEL_EDF": setting.edf, "GIPFEL_RUN": setting.run or str(folder)}
     status = _run(argv, variables, folder, stopped)
@@ -51,7 +62,22 @@ def vetted_nodes(
             f"The nodes are not vetted by {spec.vetting}: {one_line(str(why))[:400]}",
             f"See {folder / REPORT}; leave the bad nodes out with --exclude.",
         )
-    return tuple(node for node in setting.nodes if node in good)
+    return tuple(node for node in nodes if node in good)
+
+
+def excluded_nodes(spec: LaunchSpec, cluster: str, environment: Mapping[str, str]) -> str:
+    """What a job of a launch leaves out, as a hostlist: what was asked, and what vetting found bad of late.
+
+    Without vetting, only what was asked; a list that can't be read keeps nothing from starting.
+    """
+    if not spec.vetting:
+        return spec.exclude
+    try:
+        known, _ = Exclusions(History(history_root(environment), cluster).folder).read()
+        asked = expand_hostlist(spec.exclude) if spec.exclude else ()
+    except (GipfelError, OSError, ValueError):
+        return spec.exclude
+    return fold_hostlist({*asked, *(each.node for each in known)})
 
 
 def _run(argv: list[str], environment: Mapping[str, str], folder: Path, stopped: Callable[[], bool]) -> int:

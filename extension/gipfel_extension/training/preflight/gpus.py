@@ -54,5 +54,5 @@ class GpuCheck:
             check=self.name,
             verdict="fail" if exclusive else "warn",
             message=f"GPUs of this launch are used by {who}{', which excludes others' if exclusive else ''}.",
-            fix="If it is a kernel of yours, restart it; otherwise end the process: kill PID.",
+            fix="Of a kernel of yours, choose Kernel > Shut Down Kernel; any other process: kill PID.",
         )

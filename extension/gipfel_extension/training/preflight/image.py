@@ -35,4 +35,5 @@ class ImageCheck:
 
 
 def _is_python_missing(problem: str) -> bool:
-    return "python3" in problem and ("No such file" in problem or "not found" in problem.lower())
+    words = ("No such file", "not found", "could not be started")
+    return "python3" in problem and any(each in problem for each in words)

@@ -16,6 +16,9 @@ class ScriptCheck:
         there = context.probe.target if context.probe else Path(plan.target).is_file()
         if context.probe is None and plan.spec.kind == "module":
             return None
+        if context.probe is None and there and plan.edf:
+            words = f"{plan.target} is there; whether the container sees it is not known."
+            return CheckOutcome(check=self.name, verdict="unknown", message=words)
         if there:
             return CheckOutcome(check=self.name, verdict="pass", message=f"{plan.target} is there.")
         return CheckOutcome(

@@ -13,6 +13,7 @@ class VettingCheck:
         wanted = context.plan.spec.vetting
         if not wanted:
             return None
-        return CheckOutcome(
-            check=self.name, verdict="pass", message=f"The nodes are vetted by {wanted} before ranks start."
-        )
+        request = context.plan.request
+        without = f", without {request.exclude}" if request and request.exclude else ""
+        words = f"The nodes are vetted by {wanted} before ranks start{without}."
+        return CheckOutcome(check=self.name, verdict="pass", message=words)

@@ -123,9 +123,9 @@ def mount(
         raise SandboxError(f"{what or target} can't be mounted: {error.strerror}.") from error
 
 
-def die_with_parent() -> None:
-    """Ask for SIGKILL when the thread that started this process ends; lost when credentials change."""
-    _call("prctl", _PR_SET_PDEATHSIG, _UnsignedLong(_SIGKILL), 0, 0, 0)
+def die_with_parent(number: int = _SIGKILL) -> None:
+    """Ask for a signal when the thread that started this process ends; lost when credentials change."""
+    _call("prctl", _PR_SET_PDEATHSIG, _UnsignedLong(number), 0, 0, 0)
 
 
 def is_closed(reader: int) -> bool:

@@ -1,0 +1,122 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+import * as React from 'react';
+
+import { LaunchLog } from './log';
+import type { LaunchesModel } from './model';
+import type { ILaunch } from './requests';
+import type { ILaunchActions } from './section';
+
+interface ILaunchProps {
+  readonly launch: ILaunch;
+  readonly model: LaunchesModel;
+  readonly trans: TranslationBundle;
+  readonly actions: ILaunchActions;
+}
+
+const SHAPES: Readonly<Record<string, string>> = {
+  completed: '✓',
+  running: '●',
+  queued: '○',
+  vetting: '◐',
+  preflight: '◐',
+  stopped: '■',
+  preempted: '◇',
+  silent: '?'
+};
+
+/** One launch: its state in words, how far it is, what to do about it, and its log while that is open. */
+export function Launch(props: ILaunchProps): React.JSX.Element {
+  const { launch, model, trans } = props;
+  const { fraction } = launch.progress;
+  const said = words(launch, trans);
+  return (
+    <article data-launch={launch.id} data-word={launch.word}>
+      <Head launch={launch} askedMs={model.askedMs} trans={trans} />
+      {fraction !== null && <progress max={1} value={fraction} aria-label={trans.__('Progress')} />}
+      {said && <p>{said}</p>}
+      {launch.says && <p className={launch.phase === 'ended' ? 'jp-mod-says' : undefined}>{launch.says}</p>}
+      <Actions {...props} />
+      {model.opened === launch.id && <LaunchLog launch={launch} model={model} trans={trans} />}
+    </article>
+  );
+}
+
+function Head(props: { launch: ILaunch; askedMs: number; trans: TranslationBundle }): React.JSX.Element {
+  const { launch, askedMs, trans } = props;
+  const ended = launch.phase === 'ended';
+  return (
+    <header>
+      <span>
+        <span aria-hidden="true">{SHAPES[launch.word] ?? '✗'}</span> #{launch.number}
+      </span>
+      <strong title={launch.title}>{launch.name}</strong>
+      <span>{launch.word === 'silent' ? trans.__('nothing is heard') : launch.word}</span>
+      {!ended && launch.started_ns !== null && <span>{spanOf(askedMs - launch.started_ns / 1e6)}</span>}
+      {ended && launch.ended_ns !== null && (
+        <span>{new Date(launch.ended_ns / 1e6).toLocaleString('en-GB')}</span>
+      )}
+      <span>
+        {launch.node_count > 0
+          ? trans.__('%1 × %2 ranks', launch.node_count, launch.ranks / launch.node_count)
+          : trans._n('%1 rank', '%1 ranks', launch.ranks)}
+      </span>
+    </header>
+  );
+}
+
+function Actions(props: ILaunchProps): React.JSX.Element {
+  const { launch, model, trans, actions } = props;
+  const ended = launch.phase === 'ended';
+  const open = model.opened === launch.id;
+  const button = (text: string, act: () => void, pressed?: boolean): React.JSX.Element => (
+    <button
+      className="jp-Gipfel-button"
+      aria-pressed={pressed}
+      aria-label={`${text}: #${launch.number} ${launch.name}`}
+      disabled={model.isBusy(launch.id)}
+      onClick={act}
+    >
+      {text}
+    </button>
+  );
+  const toggle = (): void => {
+    model.openLog(open ? '' : launch.id);
+  };
+  const openNotebook = (): void => {
+    actions.openNotebook(launch.id);
+  };
+  return (
+    <footer>
+      {button(trans.__('Log'), toggle, open)}
+      {!ended && button(trans.__('Stop'), () => void model.stop(launch.id))}
+      {launch.notebook && button(trans.__('Open notebook'), openNotebook)}
+      {ended && button(trans.__('Again'), () => void model.again(launch.id))}
+    </footer>
+  );
+}
+
+function words(launch: ILaunch, trans: TranslationBundle): string {
+  const { progress, course } = launch;
+  const found: string[] = [];
+  if (progress.step !== null) {
+    const total = progress.total === null ? '' : `/${progress.total.toLocaleString('en')}`;
+    found.push(trans.__('step %1', progress.step.toLocaleString('en') + total));
+  }
+  if (course.rate !== null) {
+    found.push(
+      `${Number(course.rate.toPrecision(4)).toLocaleString('en')} ${course.rate_name.replace(/_per_s$/, '')}/s`
+    );
+  } else if (course.steps_per_s !== null) {
+    found.push(trans.__('%1 steps/s', course.steps_per_s.toPrecision(2)));
+  }
+  if (launch.restarts > 0) {
+    found.push(trans._n('%1 restart', '%1 restarts', launch.restarts));
+  }
+  return found.join(' · ');
+}
+
+function spanOf(ms: number): string {
+  const minutes = Math.max(0, Math.floor(ms / 60_000));
+  const two = (value: number): string => String(value).padStart(2, '0');
+  return `${two(Math.floor(minutes / 60))}:${two(minutes % 60)}`;
+}

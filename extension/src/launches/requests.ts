@@ -1,0 +1,89 @@
+import { URLExt } from '@jupyterlab/coreutils';
+import { ServerConnection } from '@jupyterlab/services';
+
+/** A launch, as the server's `glance` describes it. */
+export interface ILaunch {
+  /** `RUN/N`, or `N` of a launch outside of runs. */
+  readonly id: string;
+  readonly number: number;
+  readonly name: string;
+  readonly title: string;
+  /** The outcome once it has ended, else the phase; `silent` where nothing was heard of it for long. */
+  readonly word: string;
+  readonly phase: string;
+  /** Why it failed or waits, as one sentence. */
+  readonly says: string;
+  readonly ranks: number;
+  readonly node_count: number;
+  readonly restarts: number;
+  readonly created_ns: number;
+  readonly started_ns: number | null;
+  readonly ended_ns: number | null;
+  readonly progress: {
+    readonly step: number | null;
+    readonly total: number | null;
+    readonly fraction: number | null;
+  };
+  readonly course: {
+    readonly rate: number | null;
+    readonly rate_name: string;
+    readonly steps_per_s: number | null;
+  };
+  readonly notebook: boolean;
+}
+
+/** Rank, text, milliseconds since 1970 or null, whether it is about an error. */
+export type LogLine = readonly [number, string, number | null, boolean];
+
+/** How far a log has been read; the server's own business. */
+export type LogPosition = Readonly<Record<string, unknown>>;
+
+/** A piece of a log. */
+export interface ILogPage {
+  readonly lines: readonly LogLine[];
+  readonly position: LogPosition;
+  readonly more: boolean;
+  readonly ended: boolean;
+  /** What torch's flight recorder says. */
+  readonly flight: readonly string[];
+}
+
+/** The routes below `gipfel/launches`. */
+export class LaunchRequests {
+  constructor(private readonly _settings: ServerConnection.ISettings) {}
+
+  async list(): Promise<readonly ILaunch[]> {
+    return (await this._request<{ launches: readonly ILaunch[] }>('')).launches;
+  }
+
+  log(launch: string, position: LogPosition | null, rank: number | null): Promise<ILogPage> {
+    return this._request<ILogPage>('log', 'POST', { launch, position, rank });
+  }
+
+  async stop(launch: string): Promise<void> {
+    await this._request<unknown>('stop', 'POST', { launch });
+  }
+
+  async again(launch: string): Promise<void> {
+    await this._request<unknown>('again', 'POST', { launch });
+  }
+
+  /** The path at which the executed notebook opens. */
+  async notebook(launch: string): Promise<string> {
+    return (await this._request<{ path: string }>('notebook', 'POST', { launch })).path;
+  }
+
+  private async _request<T>(path: string, method = 'GET', body?: unknown): Promise<T> {
+    const init: RequestInit = { method };
+    if (body !== undefined) {
+      init.body = JSON.stringify(body);
+    }
+    const url = URLExt.join(this._settings.baseUrl, 'gipfel', 'launches', path);
+    const response = await ServerConnection.makeRequest(url, init, this._settings);
+    const answer = (await response.json().catch(() => null)) as (T & { message?: string }) | null;
+    if (!response.ok || answer === null) {
+      throw new Error(answer?.message ?? `The notebook server answered ${response.status}.`);
+    }
+    return answer;
+  }
+}

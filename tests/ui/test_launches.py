@@ -1,0 +1,191 @@
+"""A launch from a form in a notebook, in a real browser: watched, found again, stopped, and in the panel."""
+
+import json
+import re
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "extension"))
+
+from lab_page import LabPage
+from lab_server import LabServer
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from gipfel_extension.training.launch import Launch
+
+pytestmark = pytest.mark.browser
+
+_LIMIT_MS = 120_000
+_PROGRAM = """\
+import os, pathlib, sys, time
+import torch, torch.distributed as dist
+from gipfel_widgets import log
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+print("arguments", sys.argv[1:], flush=True)
+stop = pathlib.Path("stop")
+for step in range(1, 100_001):
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    log(step=step, total_steps=100_000, loss=2 / step, tokens_per_s=1000.0 * dist.get_world_size())
+    print(f"step {step} sum {total.item():.0f}", flush=True)
+    if rank == 1 and pathlib.Path("break").exists():
+        raise ValueError("the wrong mountain")
+    time.sleep(0.25)
+"""
+_CELL = """\
+from gipfel_widgets import LaunchCell
+LaunchCell(script="train.py", args=["--text", "a 'b' $(c) <i>"], gpus_per_node=2)"""
+
+
+@pytest.fixture
+def page(browser: Browser) -> Page:
+    return browser.new_context(viewport={"width": 1600, "height": 1000}).new_page()
+
+
+@pytest.fixture
+def lab() -> Iterator[LabServer]:
+    """A lab; what was launched in it outlives it, but not the test."""
+    with LabServer() as found:
+        yield found
+        for folder in found.folder.glob("runs/*/launches/[0-9]*"):
+            launch = Launch(folder)
+            launch.stop()
+            assert launch.wait(_LIMIT_MS / 1000) is not None
+
+
+def _api(lab: LabServer, path: str) -> Any:
+    token = lab.url.partition("token=")[2]
+    request = urllib.request.Request(
+        f"{lab.url.partition('/lab')[0]}/{path}", headers={"Authorization": f"token {token}"}
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.loads(answer.read())
+
+
+def _launches(lab: LabServer) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = _api(lab, "gipfel/launches")["launches"]
+    return found
+
+
+def _run_instead(page: Page, source: str) -> None:
+    """Put other words into the notebook's first cell and run it."""
+    indicator = page.locator(".jp-NotebookPanel-toolbar .jp-Notebook-ExecutionIndicator").first
+    expect(indicator).to_have_attribute("data-status", "idle", timeout=_LIMIT_MS)
+    page.locator(".jp-Notebook .jp-CodeCell .cm-content").first.click()
+    page.keyboard.press("Control+a")
+    page.keyboard.insert_text(source)
+    page.keyboard.press("Shift+Enter")
+
+
+def _save(page: Page) -> None:
+    """Save the notebook; the lab asks for a name once."""
+    page.locator(
+        ".jp-NotebookPanel-toolbar [data-jp-item-name='save'] button, "
+        ".jp-NotebookPanel-toolbar [data-command='docmanager:save']"
+    ).first.click()
+    page.locator(".jp-Dialog button.jp-mod-accept").click(timeout=_LIMIT_MS)
+    expect(page.locator(".lm-TabBar-tab.jp-mod-dirty")).to_have_count(0, timeout=_LIMIT_MS)
+
+
+def _step(view: Locator) -> int:
+    words = view.locator(".gipfel-figures").inner_text(timeout=_LIMIT_MS)
+    match = re.search(r"step ([\d,]+)", words)
+    return int(match[1].replace(",", "")) if match else 0
+
+
+def _wait_until_further(view: Locator, before: int) -> None:
+    end = time.monotonic() + _LIMIT_MS / 1000
+    while _step(view) <= before:
+        assert time.monotonic() < end
+        view.page.wait_for_timeout(300)
+
+
+def test_a_launch_from_the_form_outlives_page_and_kernel(page: Page, lab: LabServer) -> None:
+    here = LabPage(page)
+    (lab.folder / "train.py").write_text(_PROGRAM)
+    page.goto(lab.url)
+    here.wait_until_ready()
+    here.close_left_sidebar()
+    here.run_cell(_CELL)
+    output = page.locator(".jp-OutputArea").first
+    view = page.locator(".jp-Gipfel-launch").first
+
+    # A check shows the exact command and starts nothing.
+    output.get_by_role("button", name="Check", exact=True).click(timeout=_LIMIT_MS)
+    expect(output).to_contain_text("Nothing was started", timeout=_LIMIT_MS)
+    expect(output).to_contain_text("train.py is there")
+    assert _launches(lab) == []
+
+    output.get_by_role("button", name="Launch", exact=True).click()
+    expect(view).to_have_attribute("data-word", "running", timeout=_LIMIT_MS)
+    log = view.locator(".gipfel-log")
+    expect(log).to_contain_text("a 'b' $(c) <i>", timeout=_LIMIT_MS)
+    expect(log.locator(".gipfel-rank-1").first).to_be_visible(timeout=_LIMIT_MS)
+    expect(view.locator(".gipfel-figures")).to_contain_text("tokens/s", timeout=_LIMIT_MS)
+    _wait_until_further(view, _step(view))
+    view.get_by_label("Whose lines are shown").select_option("1")
+    expect(log.locator(".gipfel-rank-0")).to_have_count(0, timeout=_LIMIT_MS)
+    expect(log.locator(".gipfel-rank-1").first).to_be_visible(timeout=_LIMIT_MS)
+    view.get_by_label("errors only").check()
+    expect(view.locator(".gipfel-count")).to_have_text("no line about an error")
+
+    # The page is reloaded: the kernel has the view still.
+    before = _step(view)
+    _save(page)
+    page.reload()
+    expect(view).to_have_attribute("data-word", "running", timeout=_LIMIT_MS)
+    expect(view.locator(".gipfel-log")).to_contain_text("sum 2", timeout=_LIMIT_MS)
+    _wait_until_further(view, before)
+
+    # The panel has it, with its log.
+    here.open_panel()
+    row = here.panel.locator("[data-section='launches'] article").first
+    expect(row).to_have_attribute("data-word", "running", timeout=_LIMIT_MS)
+    expect(row).to_contain_text("tokens/s", timeout=_LIMIT_MS)
+    row.get_by_role("button", name="Log").click()
+    expect(row.get_by_role("log")).to_contain_text("sum 2", timeout=_LIMIT_MS)
+    here.choose_theme("JupyterLab Dark")
+
+    # The kernel is killed: the launch goes on, and the same cell finds it again.
+    _run_instead(page, "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
+    dialog = page.locator(".jp-Dialog")
+    expect(dialog).to_contain_text("died", timeout=_LIMIT_MS)
+    dialog.locator("button.jp-mod-accept").click()
+    before = _launches(lab)[0]["progress"]["step"]
+    end = time.monotonic() + _LIMIT_MS / 1000
+    while _launches(lab)[0]["progress"]["step"] <= before:
+        assert time.monotonic() < end
+        page.wait_for_timeout(300)
+    assert _launches(lab)[0]["word"] == "running"
+    _run_instead(page, "from gipfel_widgets import launch\nlaunch(1)")
+    expect(view).to_have_attribute("data-word", "running", timeout=_LIMIT_MS)
+    expect(view.locator(".gipfel-log")).to_contain_text("step", timeout=_LIMIT_MS)
+
+    # Stopped from the cell; what is left needs no kernel.
+    view.get_by_role("button", name="Stop").click()
+    paper = page.locator(".jp-RenderedHTML", has_text="launch 1 train: stopped").first
+    expect(paper).to_be_visible(timeout=_LIMIT_MS)
+    expect(row).to_have_attribute("data-word", "stopped", timeout=_LIMIT_MS)
+    here.choose_theme("JupyterLab Light")
+
+    # Again, from the panel; it fails, and the first failing rank is named.
+    row.get_by_role("button", name="Again").click()
+    again = here.panel.locator("[data-section='launches'] article", has_text="#2")
+    expect(again).to_have_attribute("data-word", "running", timeout=_LIMIT_MS)
+    expect(again).to_contain_text("step", timeout=_LIMIT_MS)
+    (lab.folder / "break").touch()
+    expect(again).to_have_attribute("data-word", "failed", timeout=_LIMIT_MS)
+    expect(again).to_contain_text("rank 1 on")
+    expect(again).to_contain_text("the wrong mountain")
+    again.get_by_role("button", name="Log").click()
+    again.get_by_label("errors only").check()
+    expect(again.get_by_role("log")).to_contain_text("ValueError: the wrong mountain", timeout=_LIMIT_MS)
+    assert here.errors == []

@@ -1,0 +1,182 @@
+"""``LaunchCell()``: a launch by a form, or one that was started before."""
+
+import html
+import threading
+from typing import Any
+
+import ipywidgets as ipw
+
+from gipfel_cluster.model import GipfelError
+from gipfel_extension.training.launch import Launch
+from gipfel_extension.training.launches.state import LaunchState
+
+from .form import LaunchForm
+from .launched import launch_of
+from .options import Asked, asked_of, equivalent
+from .run import PaperView, begin, replace_at_end, run_cell
+from .show import CellOutput, aside, somebody_looks
+from .view import LaunchView
+
+_NO_FORM = (
+    "A form needs somebody who fills it in. Here nobody looks: say what shall run, as in "
+    "LaunchCell(script='train.py', nodes=2), or use %%launch."
+)
+
+
+class LaunchCell:
+    """A form with [Check], [Launch] and [Stop], and the launch below it; or a launch that was started before.
+
+    Where nobody looks, as under papermill, what the arguments say is launched and waited for.
+
+    Parameters
+    ----------
+    which
+        A launch's number here, ``RUN/N`` or its folder: no form, but that launch with its history.
+    options
+        What the form begins with, by the names of the options of ``%%launch``: ``script``, ``module``,
+        ``notebook`` or ``code``, ``args``, ``params``, ``nodes``, ``gpus_per_node``, ``edf`` and the others.
+
+    Raises
+    ------
+    GipfelError
+        There is no such launch or option.
+    """
+
+    def __init__(self, which: int | str | None = None, **options: Any) -> None:
+        self._view: LaunchView | None = None
+        self._launch = None if which is None else launch_of(which)
+        self._form = LaunchForm(options) if which is None else None
+        self._named = bool({"script", "module", "notebook", "code"} & set(options))
+        self._output = CellOutput()
+        self._said = ipw.HTML()
+        self._buttons: tuple[ipw.Button, ...] = ()
+
+    @property
+    def launch(self) -> Launch:
+        """What is shown.
+
+        Raises
+        ------
+        GipfelError
+            Nothing was launched yet.
+        """
+        found = self._launch or (self._view.launch if self._view else None)
+        if found is None:
+            raise GipfelError("Nothing was launched from this cell yet.", "Press Launch.")
+        return found
+
+    @property
+    def state(self) -> LaunchState:
+        """What its supervisor said last."""
+        return self.launch.state
+
+    def stop(self) -> None:
+        """End the ranks, and nothing else."""
+        aside(self.launch.stop)
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Wait for the launch's end and return its exit status; None where it still runs."""
+        return self.launch.wait(timeout)
+
+    def __repr__(self) -> str:
+        return "LaunchCell()" if self._launch is None else f"LaunchCell({str(self._launch.folder)!r})"
+
+    def _ipython_display_(self) -> None:
+        if self._form is None:
+            self._show_launch()
+        elif somebody_looks():
+            self._show_form()
+        elif self._named:
+            asked = self._asked()
+            if asked is not None:
+                self._launch = run_cell(asked, self._output, PaperView(), attended=False)
+        else:
+            self._output.show({"text/plain": _NO_FORM})
+
+    def _show_launch(self) -> None:
+        launch = self.launch
+        if launch.state.ended or not somebody_looks():
+            paper = PaperView()
+            paper.follow(launch)
+            self._output.show(paper.paper())
+            return
+        self._view = LaunchView()
+        self._view.follow(launch)
+        self._output.show(self._view.bundle())
+        replace_at_end(launch, self._view, self._output)
+
+    def _show_form(self) -> None:
+        from IPython.display import display  # noqa: PLC0415 - only where there is a notebook
+
+        assert self._form is not None  # noqa: S101 - for mypy: only a cell with a form comes here
+        check, go = ipw.Button(description="Check"), ipw.Button(description="Launch", button_style="primary")
+        check.tooltip = "Show the exact command and look for what would fail; start nothing"
+        go.tooltip = "Check, then start; it goes on when kernel, tab or server end"
+        check.on_click(lambda _: self._press(dry_run=True))
+        go.on_click(lambda _: self._press())
+        self._buttons = (check, go)
+        # A row of the form itself, so that what a saved notebook keeps is the launch below it.
+        form = ipw.VBox([self._form.widget, ipw.HBox(self._buttons), self._said])
+        display(form)  # type: ignore[no-untyped-call,unused-ignore]
+        self._view = LaunchView()
+        self._view.document = {"phase": "", "word": "", "says": ""}
+        self._output.show(self._view.bundle())
+
+    def _press(self, *, dry_run: bool = False, new: bool = False) -> None:
+        try:
+            asked = self._asked()
+        except GipfelError as error:
+            self._say(f"✗ {error}", alert=True)
+            return
+        if asked is None:
+            return
+        asked = Asked(asked.spec, dry_run=dry_run or asked.dry_run, wait=False, new=new or asked.new)
+        for button in self._buttons:
+            button.disabled = True
+        threading.Thread(target=self._begin, args=(asked,), name="gipfel-launch-start", daemon=True).start()
+
+    def _begin(self, asked: Asked) -> None:
+        view = self._view = self._view or LaunchView()
+        view.rest()
+        view.document = {"phase": "preflight", "word": "preflight", "says": "", "preflight": []}
+        # What was launched before may have ended and left paper in its place.
+        self._output.show(view.bundle())
+        try:
+            launch, same = begin(asked, view)
+        except GipfelError as error:
+            self._say(f"✗ {error}", alert=True)
+            return
+        finally:
+            for button in self._buttons:
+                button.disabled = False
+        if launch is None:
+            return
+        self._launch = launch
+        words, code = self._form.words() if self._form else ([], "")
+        note = f"launch {launch.folder.name} is the same and runs already: this is it." if same else ""
+        self._say(f"{note} The same as a cell: {equivalent(words, code)}".strip(), again=same)
+        replace_at_end(launch, view, self._output)
+
+    def _asked(self) -> Asked | None:
+        assert self._form is not None  # noqa: S101 - for mypy: only a cell with a form comes here
+        words, code = self._form.words()
+        return asked_of(words, code, {})
+
+    def _say(self, text: str, *, alert: bool = False, again: bool = False) -> None:
+        role = "alert" if alert else "status"
+        self._said.value = f'<div role="{role}" style="overflow-wrap:anywhere">{html.escape(text)}</div>'
+        if again and len(self._buttons) == 2:
+            other = ipw.Button(description="Launch another one")
+            other.on_click(lambda _: self._press(new=True))
+            self._buttons = (*self._buttons, other)
+
+
+def launch(which: int | str = "") -> LaunchCell:
+    """A launch that was started before, by its number here, ``RUN/N`` or its folder; else the newest one.
+
+    Raises
+    ------
+    GipfelError
+        There is none.
+    """
+    return LaunchCell(which)

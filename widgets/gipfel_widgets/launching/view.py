@@ -1,0 +1,155 @@
+"""The live view of a launch in a cell; its browser half is ``launch.js``."""
+
+import atexit
+import threading
+import weakref
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import traitlets
+
+from gipfel_cluster.model import GipfelError
+from gipfel_extension.training.launch import Launch
+from gipfel_extension.training.launches.log_tail import LogRow
+from gipfel_extension.training.preflight import CheckOutcome
+
+from .follow import FollowedLaunch
+from .paper import launch_html, launch_text
+from .show import aside
+
+_BESIDE = Path(__file__).parent
+#: Lines of one message at most; what is older is in the log's file.
+_MOST_SENT = 500
+_END_S = 3.0
+_EMPTY: dict[str, Any] = {"phase": "preflight", "word": "preflight", "says": "", "preflight": []}
+
+
+class LaunchView(anywidget.AnyWidget):
+    """A launch as it goes on: phases, progress, the merged log with a filter, and a button that stops it.
+
+    A thread reads the launch's folder until the launch ends; the launch needs neither it nor the kernel.
+    """
+
+    _esm = _BESIDE / "launch.js"
+    _css = _BESIDE / "launch.css"
+
+    document = traitlets.Dict(_EMPTY).tag(sync=True)
+
+    def __init__(self) -> None:
+        self._followed: FollowedLaunch | None = None
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        super().__init__()
+        self.on_msg(self._answer)
+
+    @property
+    def launch(self) -> Launch | None:
+        """What is shown; None before it is planned."""
+        return None if self._followed is None else self._followed.launch
+
+    def tell(self, outcome: CheckOutcome) -> None:
+        """Show an outcome of the pre-flight as soon as it is there."""
+        self.document = {
+            **self.document,
+            "preflight": [*self.document.get("preflight", ()), outcome.model_dump()],
+        }
+
+    def say(self, word: str, sentence: str) -> None:
+        """Show a sentence where there is nothing to follow."""
+        self.document = {**self.document, "word": word, "phase": "ended", "says": sentence}
+
+    def plan(self, launch: Launch) -> None:
+        """Show what is about to be checked and started: the exact command."""
+        try:
+            command = launch.command
+        except (OSError, UnicodeDecodeError):
+            command = ""
+        state = launch.state
+        known = {"number": state.number, "name": state.name, "title": state.title, "ranks": state.ranks}
+        self.document = {**_EMPTY, **known, "command": command, "folder": str(launch.folder)}
+
+    def follow(self, launch: Launch) -> None:
+        """Show a launch from now on; what was followed before is left to itself."""
+        self.rest()
+        self._ended = threading.Event()
+        self._followed = FollowedLaunch(launch)
+        self._thread = threading.Thread(
+            target=_follow,
+            args=(weakref.ref(self), self._followed, self._ended),
+            name="gipfel-launch",
+            daemon=True,
+        )
+        self._thread.start()
+        atexit.register(self._ended.set)
+
+    def rest(self) -> None:
+        """Follow it no longer; it goes on."""
+        self._ended.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_END_S)
+
+    def paper(self) -> dict[str, Any]:
+        """What a saved notebook keeps of it."""
+        lines = () if self._followed is None else tuple(self._followed.lines)
+        return {
+            "text/plain": launch_text(self.document, lines),
+            "text/html": launch_html(self.document, lines),
+        }
+
+    def bundle(self) -> dict[str, Any]:
+        """What a cell holds while it lives."""
+        view = {"version_major": 2, "version_minor": 1, "model_id": self.model_id}
+        return {**self.paper(), "application/vnd.jupyter.widget-view+json": view}
+
+    def close(self) -> None:
+        """Take the view out of the page; the launch goes on."""
+        # Deleting a half-made widget calls this too.
+        if hasattr(self, "_thread"):
+            self.rest()
+        super().close()
+
+    def stop_launch(self) -> None:
+        """End the ranks, and nothing else."""
+        launch = self.launch
+        if launch is None:
+            return
+        try:
+            aside(launch.stop)
+        except GipfelError as error:
+            self.send({"type": "said", "text": str(error)})
+
+    def _answer(self, _: object, content: Any, __: object) -> None:
+        kind = content.get("type") if isinstance(content, dict) else None
+        if kind == "stop":
+            threading.Thread(target=self.stop_launch, name="gipfel-stop", daemon=True).start()
+        elif kind == "logs" and self._followed is not None:
+            rank = content.get("rank")
+            rank = rank if isinstance(rank, int) and rank >= 0 else None
+            self._send_lines(self._followed.lines_of(rank), first=True, rank=rank)
+
+    def _send_lines(self, lines: list[LogRow], *, first: bool, rank: int | None = None) -> None:
+        self.send({"type": "logs", "first": first, "rank": rank, "lines": lines[-_MOST_SENT:]})
+
+    def _publish(self, followed: FollowedLaunch, fresh: list[LogRow], *, changed: bool) -> None:
+        """Send what is new; on the thread that follows."""
+        if changed:
+            self.document = followed.document
+        if fresh:
+            self._send_lines(fresh, first=False)
+
+
+def _follow(view: "weakref.ref[LaunchView]", followed: FollowedLaunch, ended: threading.Event) -> None:
+    while not ended.is_set():
+        try:
+            changed, fresh = followed.poll()
+        except OSError:
+            changed, fresh = False, []
+        shown = view()
+        if shown is None or ended.is_set():
+            return
+        shown._publish(followed, fresh, changed=changed)  # noqa: SLF001 - the view's own thread
+        del shown
+        if followed.ended and not fresh:
+            return
+        ended.wait(followed.pause_s)
