@@ -28,7 +28,8 @@ def test_the_first_four_lines():
         "  48  ┃███████████████·················┃ compute-bound 60 % of the time",
         "lost: input 40 · occupancy 12  (48 + 52 = 100)",
     ]
-    assert found[4].startswith("⚑ GPU 0 waited for input 40 % of the time while its host used 9.0 CPU cores.")
+    assert found[4].startswith("utilization 100 %")
+    assert found[5].startswith("⚑ GPU 0 waited for input 40 % of the time while its host used 9.0 CPU cores.")
 
 
 def test_several_nodes_and_models():

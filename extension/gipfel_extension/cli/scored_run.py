@@ -60,13 +60,13 @@ class ScoredRun:
         """The document of ``score.json`` and of ``gipfel score --json``."""
         document = document_of(self.job, self.advice)
         weights = self.settings.weights
-        used = [score.utilization for score in self.job.gpus if score.utilization is not None]
+        used = self.job.utilization
         return {
             **document,
             "schema": SCHEMA,
             "run": self.recording.label,
             "source": self.recording.table.source,
-            "utilization": round(sum(used) / len(used), 4) if used else None,
+            "utilization": None if used is None else round(used, 4),
             "weights": {name: weights.of(name) for name in ("compute", "memory", "interconnect")},
             "coarser": self.coarser.to_json() if self.coarser else None,
             "segments": self._segments(),

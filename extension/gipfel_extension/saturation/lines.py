@@ -57,7 +57,7 @@ def score_lines(job: JobScore) -> tuple[str, str]:
 def text_of(
     job: JobScore, advice: Sequence[Advice], *, label: str, environment: str = "", notes: Sequence[str] = ()
 ) -> Iterator[str]:
-    """The first four lines of the panel, then advice and notes; no line is longer than 80 columns.
+    """The panel's first four lines, plain utilization, advice and notes; none is longer than 80 columns.
 
     Names come from files that anyone may have written: nothing in them drives a terminal.
     """
@@ -71,6 +71,9 @@ def _text_of(
     yield heading(job, environment=environment)
     yield subject(job, label)
     yield from score_lines(job)
+    if job.utilization is not None and job.total is not None:
+        used = round(100 * job.utilization)
+        yield f"utilization {used} %: how often a kernel ran, not how much it loaded a GPU"
     told = ""
     for each in advice:
         # Two knobs for one finding: it is told once.

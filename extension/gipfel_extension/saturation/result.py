@@ -144,3 +144,9 @@ class JobScore:
     simulated: bool = False
     notes: tuple[str, ...] = ()
     traces: tuple[Trace, ...] = field(default=(), repr=False)
+
+    @property
+    def utilization(self) -> float | None:
+        """Mean of the GPUs' plain utilization, 0 to 1, which stands beside the score."""
+        known = [score.utilization for score in self.gpus if score.utilization is not None]
+        return float(np.mean(known)) if known else None
