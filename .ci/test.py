@@ -63,13 +63,15 @@ def _both(environment: dict[str, str]) -> int:
         Half("others", ["tests", f"--ignore={CLUSTER}"], environment),
     ]
     try:
-        statuses = [half.wait() for half in halves]
+        statuses = []
+        for half in halves:
+            statuses.append(half.wait())
+            half.say()
     except KeyboardInterrupt:
         for half in halves:
             half.interrupt()
+            half.say()
         statuses = [130]
-    for half in halves:
-        half.say()
     # A run that was killed has a negative status.
     return next((status for status in statuses if status), 0)
 
