@@ -10,20 +10,17 @@ import tempfile
 from asyncio.subprocess import Process
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from ..engines.sandbox.supervise import FORWARDED, shell_status
 from ..model import GipfelError
 from ..scheduler.processes import kill_tree
 from .connection import STREAMS, Connection
 from .container import Prepared, prepare_run
-from .messages import Ended, KernelRequest, RunRequest, Signal, Started
+from .following import follow
+from .messages import KernelRequest, RunRequest, Started
 from .surroundings import Surroundings
 
 _MOST = 48
 _PREPARE_S = 30.0
 _GRACE_S = 3.0
-_LINE_BYTES = 256
 # SIGKILL of the process that was started ends the whole container.
 _END_WITH_THEIR_PROCESS = frozenset(("bubblewrap", "host"))
 
@@ -74,16 +71,7 @@ class Containers:
         try:
             client.close_files()
             await client.send(Started(notes=prepared.invocation.notes))
-            ended = asyncio.create_task(process.wait())
-            spoken = asyncio.create_task(_follow(client, process))
-            try:
-                await asyncio.wait({ended, spoken}, return_when=asyncio.FIRST_COMPLETED)
-                if ended.done():
-                    await client.send(Ended(status=shell_status(ended.result())))
-            finally:
-                spoken.cancel()
-                ended.cancel()
-                await asyncio.gather(ended, spoken, return_exceptions=True)
+            await follow(process, client)
         except asyncio.CancelledError:
             await _end(process, gently=True)
             raise
@@ -126,16 +114,6 @@ async def _started(prepared: Prepared, files: tuple[int, ...]) -> Process:
             f"The command can't be started: {error.strerror} ({error.filename or invocation.argv[0]}).",
             "Check the command and the EDF.",
         ) from error
-
-
-async def _follow(client: Connection, process: Process) -> None:
-    """Pass signals on until the client goes or says what nobody understands."""
-    with contextlib.suppress(EOFError, OSError, GipfelError, ValidationError):
-        while True:
-            said = Signal.model_validate_json(await client.next_line(_LINE_BYTES))
-            if said.signal in FORWARDED:
-                with contextlib.suppress(ProcessLookupError):
-                    process.send_signal(signal.Signals(said.signal))
 
 
 async def _end(process: Process, *, gently: bool) -> None:

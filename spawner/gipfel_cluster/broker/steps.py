@@ -2,26 +2,24 @@
 
 import asyncio
 import contextlib
-import signal
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from ..edf import Mount
-from ..engines.sandbox.supervise import FORWARDED, shell_status
 from ..model import GipfelError
 from ..scheduler.processes import kill_tree
 from ..steps.setting import setting_of_job
 from ..steps.spec import StepPlan, StepSpec
 from ..steps.start import keeper_arguments
 from .connection import Connection
-from .messages import Ended, Signal, Spot, Started, StepRequest
+from .following import follow
+from .messages import Spot, Started, StepRequest
 from .surroundings import Surroundings
 
 _MOST = 64
 _END_S = 45.0
-_LINE_BYTES = 256
 
 
 class Steps:
@@ -69,16 +67,7 @@ class Steps:
 
     async def _follow(self, process: Process, client: Connection) -> None:
         await client.send(Started())
-        ended = asyncio.create_task(process.wait())
-        spoken = asyncio.create_task(_pass_on(client, process))
-        try:
-            await asyncio.wait({ended, spoken}, return_when=asyncio.FIRST_COMPLETED)
-            if ended.done():
-                await client.send(Ended(status=shell_status(ended.result())))
-        finally:
-            spoken.cancel()
-            ended.cancel()
-            await asyncio.gather(ended, spoken, return_exceptions=True)
+        await follow(process, client)
 
 
 def step_plan(request: StepRequest, surroundings: Surroundings) -> StepPlan:
@@ -117,16 +106,6 @@ def _mounts(spots: list[Spot], surroundings: Surroundings) -> tuple[Mount, ...]:
         for spot, source in found
         if source is not None and Path(spot.path) != Path("/")
     )
-
-
-async def _pass_on(client: Connection, process: Process) -> None:
-    """Pass signals on until the client goes or says what nobody understands."""
-    with contextlib.suppress(EOFError, OSError, GipfelError, ValidationError):
-        while True:
-            said = Signal.model_validate_json(await client.next_line(_LINE_BYTES))
-            if said.signal in FORWARDED:
-                with contextlib.suppress(ProcessLookupError):
-                    process.send_signal(signal.Signals(said.signal))
 
 
 async def _end(process: Process, grace_s: float) -> None:
