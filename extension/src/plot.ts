@@ -58,6 +58,7 @@ export class FigureView {
       void this._fit();
     });
     this._observer.observe(node);
+    node.addEventListener('mousedown', this._hold, true);
   }
 
   /** Take a figure in; it is drawn with the next `draw`. */
@@ -94,9 +95,10 @@ export class FigureView {
     this._span = span;
   }
 
-  /** Draw what there is. */
+  /** Draw what there is, once nobody drags across it: a frame that is being pulled counts in the axis of its start. */
   async draw(): Promise<void> {
     const plotly = await loadPlotly();
+    await this._held;
     if (this._disposed || !this._given) {
       return;
     }
@@ -117,6 +119,8 @@ export class FigureView {
   dispose(): void {
     this._disposed = true;
     this._observer.disconnect();
+    this.node.removeEventListener('mousedown', this._hold, true);
+    this._release?.();
     this._plotly?.purge(this.node);
   }
 
@@ -192,6 +196,24 @@ export class FigureView {
     });
   }
 
+  private readonly _hold = (): void => {
+    this._release?.();
+    this._held = new Promise(resolve => {
+      const ends = ['mouseup', 'blur'] as const;
+      const release = (): void => {
+        ends.forEach(end => {
+          window.removeEventListener(end, release, true);
+        });
+        // plotly.js takes its part of the same event first.
+        window.setTimeout(resolve);
+      };
+      this._release = release;
+      ends.forEach(end => {
+        window.addEventListener(end, release, true);
+      });
+    });
+  };
+
   private async _fit(): Promise<void> {
     if (this._plotly && !this._disposed && this.node.clientWidth > 0) {
       await this._plotly.Plots.resize(this.node);
@@ -208,6 +230,8 @@ export class FigureView {
   private _moves = false;
   private _revision = 0;
   private _disposed = false;
+  private _held: Promise<void> = Promise.resolve();
+  private _release: (() => void) | null = null;
 }
 
 /** A time of plotly.js, which is a number or a text without a zone, in milliseconds since the epoch. */

@@ -38,6 +38,20 @@ def span(lab: LabPage, name: str = "job") -> list[object]:
     return read
 
 
+def drag(lab: LabPage, figure: Locator) -> None:
+    """Pull a frame across a part of a plot, slowly enough for new samples to come in meanwhile."""
+    figure.locator(".nsewdrag").first.hover()
+    box = figure.locator(".nsewdrag").first.bounding_box()
+    assert box
+    across = [box["x"] + box["width"] * part for part in (0.4, 0.7)]
+    up = box["y"] + box["height"] / 2
+    lab.page.mouse.move(across[0], up)
+    lab.page.mouse.down()
+    lab.page.mouse.move(across[1], up, steps=5)
+    lab.page.wait_for_timeout(2500)
+    lab.page.mouse.up()
+
+
 def test_score_and_losses_add_up_and_name_what_binds(lab, screenshot):
     expect(lab.panel.locator(".jp-Gipfel-sum")).to_contain_text("= 100)", timeout=_SOON_MS)
     line = lab.panel.locator(".jp-Gipfel-lost").inner_text()
@@ -88,14 +102,7 @@ def test_zooming_reads_the_stretch_and_leads_back_to_live(lab, screenshot):
     job.scroll_into_view_if_needed()
     assert moves(job)
     before = span(lab)
-    box = job.locator(".nsewdrag").first.bounding_box()
-    assert box
-    across = [box["x"] + box["width"] * part for part in (0.4, 0.7)]
-    up = box["y"] + box["height"] / 2
-    lab.page.mouse.move(across[0], up)
-    lab.page.mouse.down()
-    lab.page.mouse.move(across[1], up, steps=5)
-    lab.page.mouse.up()
+    drag(lab, job)
     expect(lab.panel.get_by_text("back to live")).to_be_visible()
     expect(lab.panel.locator(".jp-Gipfel-status")).to_contain_text("as it was")
     expect(lab.panel.locator(".jp-Gipfel-saturation")).to_have_attribute(
