@@ -77,6 +77,14 @@ def _said(client: Any, code: str) -> str:
     return "".join(text).strip()
 
 
+def _wait_for_text(client: Any, number: str, text: str) -> None:
+    while True:
+        message = client.get_iopub_msg(timeout=60)
+        ours = message["parent_header"].get("msg_id") == number
+        if ours and text in message["content"].get("text", ""):
+            return
+
+
 def test_an_edf_becomes_a_kernel_that_is_interrupted_restarted_and_shut_down(
     gipfel: Gipfel, tmp_path: Path, environment: dict[str, str]
 ) -> None:
@@ -92,10 +100,11 @@ def test_an_edf_becomes_a_kernel_that_is_interrupted_restarted_and_shut_down(
         client.wait_for_ready(timeout=60)
         code = "import os; print(os.environ['WHERE'], os.getcwd(), os.environ.get('JPY_PARENT_PID'))"
         assert _said(client, code) == f"the other {tmp_path} None"
-        number = client.execute("import time; time.sleep(60)")
-        time.sleep(1)
+        number = client.execute("import time; print('asleep'); time.sleep(60)")
+        # Interrupted earlier, it would go on to sleep.
+        _wait_for_text(client, number, "asleep")
         manager.interrupt_kernel()
-        assert client.get_shell_msg(timeout=20)["parent_header"]["msg_id"] == number
+        assert client.get_shell_msg(timeout=40)["parent_header"]["msg_id"] == number
         assert _said(client, "1/0") == "ZeroDivisionError"
         pid = int(_said(client, "print(os.getpid())"))
         manager.restart_kernel()
