@@ -15,8 +15,8 @@ sys.path.insert(0, str(HERE / "parts"))
 
 from many_nodes import Made, node_samples, record_node, synthetic_samples  # noqa: E402
 
-from gipfel_extension.telemetry.compaction import compact  # noqa: E402
-from gipfel_extension.telemetry.segments import read_samples  # noqa: E402
+from gipfel_extension.telemetry.store.compaction import compact  # noqa: E402
+from gipfel_extension.telemetry.store.segments import read_samples  # noqa: E402
 
 LIVE, CLOSED = 10.0, 2.0
 

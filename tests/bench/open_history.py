@@ -16,12 +16,12 @@ sys.path.insert(0, str(HERE / "parts"))
 
 from many_nodes import START_NS, copy_node, record_node  # noqa: E402
 
-from gipfel_extension.telemetry.compaction import compact  # noqa: E402
-from gipfel_extension.telemetry.heat import heat_figure  # noqa: E402
-from gipfel_extension.telemetry.job_lines import host_figure, job_figure  # noqa: E402
-from gipfel_extension.telemetry.overview_lines import coarser  # noqa: E402
-from gipfel_extension.telemetry.rows import GPU_LINES, HOST_LINES, IO_LINES  # noqa: E402
-from gipfel_extension.telemetry.summaries import read_overview  # noqa: E402
+from gipfel_extension.telemetry.figures.heat import heat_figure  # noqa: E402
+from gipfel_extension.telemetry.figures.job_lines import host_figure, job_figure  # noqa: E402
+from gipfel_extension.telemetry.figures.lines import coarser  # noqa: E402
+from gipfel_extension.telemetry.figures.rows import GPU_LINES, HOST_LINES, IO_LINES  # noqa: E402
+from gipfel_extension.telemetry.overview.read import read_overview  # noqa: E402
+from gipfel_extension.telemetry.store.compaction import compact  # noqa: E402
 
 LIMIT_S, ZOOM_S = 1.0, 5.0
 NODES, GPUS, SECONDS = 256, 4, 3600

@@ -15,7 +15,7 @@ from one_machine import OneMachine, wait_until
 from unix_users import UnixUser
 
 from gipfel_extension.telemetry.events import read_events
-from gipfel_extension.telemetry.segments import read_samples
+from gipfel_extension.telemetry.store.segments import read_samples
 
 pytestmark = pytest.mark.cluster
 

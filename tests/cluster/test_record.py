@@ -10,7 +10,7 @@ import pytest
 from one_machine import OneMachine, wait_until
 
 from gipfel_extension.telemetry.metrics import read_metrics
-from gipfel_extension.telemetry.segments import read_samples
+from gipfel_extension.telemetry.store.segments import read_samples
 
 pytestmark = pytest.mark.cluster
 

@@ -12,7 +12,7 @@ from one_machine import OneMachine, wait_until
 from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script
 from gipfel_extension.telemetry.events import read_events
 from gipfel_extension.telemetry.ranks import read_ranks
-from gipfel_extension.telemetry.segments import read_samples
+from gipfel_extension.telemetry.store.segments import read_samples
 
 pytestmark = pytest.mark.cluster
 

@@ -20,7 +20,7 @@ import pytest
 
 from gipfel_extension.telemetry.live import LiveReader
 from gipfel_extension.telemetry.metrics import read_metrics
-from gipfel_extension.telemetry.segments import read_samples
+from gipfel_extension.telemetry.store.segments import read_samples
 from gipfel_widgets.run import node_name, run_at
 
 _LIMIT_S = 60

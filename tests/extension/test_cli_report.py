@@ -15,7 +15,7 @@ import pytest
 from gipfel_extension.cli import main
 from gipfel_extension.telemetry.imports import open_recording
 from gipfel_extension.telemetry.sample import SampleTable
-from gipfel_extension.telemetry.segments import Provenance, SegmentWriter
+from gipfel_extension.telemetry.store.segments import Provenance, SegmentWriter
 from gipfel_extension.vetting.model import CheckResult, Scope, Verdict
 from gipfel_extension.vetting.protocol import ProtocolCheck, VettingProtocol
 from gipfel_extension.vetting.report import make_report

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gipfel_extension.cli import main
-from gipfel_extension.telemetry.segments import Provenance, SegmentWriter, write_parquet
+from gipfel_extension.telemetry.store.segments import Provenance, SegmentWriter, write_parquet
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from saturation_tables import START_NS, busy, gpu, host, table
 
 from gipfel_cluster.model import GipfelError
-from gipfel_extension.telemetry.segments import Provenance, SegmentWriter
+from gipfel_extension.telemetry.store.segments import Provenance, SegmentWriter
 from gipfel_extension.training.papermill.progress import progress_file, read_progress
 from gipfel_extension.training.papermill.run import run_notebook
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gipfel_extension.saturation import score_table
-from gipfel_extension.telemetry.parquet import read_parquet
+from gipfel_extension.telemetry.store.parquet import read_parquet
 
 _TESTS = Path(__file__).parents[1]
 sys.path.insert(0, str(_TESTS / "gpu"))

@@ -12,9 +12,9 @@ from gipfel_extension.server.job_means import JobMeans
 from gipfel_extension.server.live_view import LiveView
 from gipfel_extension.server.page import MOST_WAITING, Event, Page
 from gipfel_extension.server.views import BUCKETS, HEAT_BUCKETS, View, figures_of
-from gipfel_extension.telemetry.overview_lines import coarser
+from gipfel_extension.telemetry.figures.lines import coarser
+from gipfel_extension.telemetry.overview.read import Overview
 from gipfel_extension.telemetry.sample import Device, Sample
-from gipfel_extension.telemetry.summaries import Overview
 
 sys.path.insert(0, str(Path(__file__).parent))
 

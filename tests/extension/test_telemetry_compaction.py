@@ -16,10 +16,11 @@ import pyarrow.compute
 import pyarrow.parquet
 import pytest
 
-from gipfel_extension.telemetry import compaction
-from gipfel_extension.telemetry.compaction import compact, run_has_ended
+from gipfel_extension.telemetry.overview.read import read_overview
 from gipfel_extension.telemetry.sample import Device, Sample, SampleTable
-from gipfel_extension.telemetry.segments import (
+from gipfel_extension.telemetry.store import compaction
+from gipfel_extension.telemetry.store.compaction import compact, run_has_ended
+from gipfel_extension.telemetry.store.segments import (
     Provenance,
     SegmentWriter,
     read_parquet,
@@ -27,7 +28,6 @@ from gipfel_extension.telemetry.segments import (
     read_segment,
     write_parquet,
 )
-from gipfel_extension.telemetry.summaries import read_overview
 
 GPU = Device("GPU-8c1f", "gpu", "NVIDIA GH200 120GB", 0, node="nid001")
 HOST = Device("host:nid001", "host", "nid001", None, node="nid001")
@@ -178,7 +178,7 @@ def test_a_parquet_that_is_damaged_is_made_anew(tmp_path):
 _WORK = """
 import sys
 from pathlib import Path
-from gipfel_extension.telemetry.compaction import compact
+from gipfel_extension.telemetry.store.compaction import compact
 print("ready", flush=True)
 sys.stdin.readline()
 compact(Path(sys.argv[1]))

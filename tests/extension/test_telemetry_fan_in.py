@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import zmq
 
-from gipfel_extension.telemetry.fan_in import FanInSender
-from gipfel_extension.telemetry.fan_in_keys import FanInKeys
-from gipfel_extension.telemetry.fan_in_receiver import FanInReceiver
+from gipfel_extension.telemetry.fan_in.keys import FanInKeys
+from gipfel_extension.telemetry.fan_in.receiver import FanInReceiver
+from gipfel_extension.telemetry.fan_in.sender import FanInSender
 from gipfel_extension.telemetry.live import LiveReader, Tick
 from gipfel_extension.telemetry.sample import Device, Sample, SourceError
 
@@ -223,7 +223,7 @@ def test_anyone_else_is_refused(sockets, case):
 
 def test_the_process_says_port_and_keys_and_ends_with_a_signal(sockets):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIPFEL_FAN_IN")}
-    argv = [sys.executable, "-m", "gipfel_extension.telemetry.fan_in_receiver", "--address", "127.0.0.1"]
+    argv = [sys.executable, "-m", "gipfel_extension.telemetry.fan_in.receiver", "--address", "127.0.0.1"]
     argv += ["--sockets", str(sockets)]
 
     def started(environment: dict[str, str], *more: str) -> tuple[subprocess.Popen[bytes], dict]:

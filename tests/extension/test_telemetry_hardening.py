@@ -25,7 +25,7 @@ from gipfel_extension.telemetry.ranks import gpus_by_rank, read_ranks
 from gipfel_extension.telemetry.recorder import Recorder, Settings
 from gipfel_extension.telemetry.recorder.metrics_file import MetricsFile
 from gipfel_extension.telemetry.sample import Device, Sample
-from gipfel_extension.telemetry.segments import read_samples
+from gipfel_extension.telemetry.store.segments import read_samples
 from gipfel_extension.telemetry.stream import SaturationFeed
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))

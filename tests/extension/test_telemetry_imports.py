@@ -10,7 +10,7 @@ from gipfel_extension.saturation import score_table
 from gipfel_extension.telemetry.imports import Recording, open_recording
 from gipfel_extension.telemetry.imports.dcgm_names import BLANKS, number_of
 from gipfel_extension.telemetry.sample import GPU_METRICS, Device, Sample, SampleTable, SourceError
-from gipfel_extension.telemetry.segments import Provenance, SegmentWriter, write_parquet
+from gipfel_extension.telemetry.store.segments import Provenance, SegmentWriter, write_parquet
 
 GPU = Device("GPU-8c1f", "gpu", "NVIDIA GH200 120GB", 0, node="nid001")
 

@@ -18,13 +18,13 @@ import pytest
 
 from gipfel_extension.telemetry.events import read_events
 from gipfel_extension.telemetry.sample import SourceError
-from gipfel_extension.telemetry.segments import read_samples
 from gipfel_extension.telemetry.sources import SourceRequest, open_source, source_names
 from gipfel_extension.telemetry.sources.amdsmi_source import AmdSource
 from gipfel_extension.telemetry.sources.dcgm import DcgmSource
 from gipfel_extension.telemetry.sources.lustre import lustre_counters, parse_stats
 from gipfel_extension.telemetry.sources.network import network_counters
 from gipfel_extension.telemetry.sources.own_gpus import ShownGpu, own_gpus
+from gipfel_extension.telemetry.store.segments import read_samples
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
 

@@ -17,9 +17,9 @@ import pynvml
 import pytest
 
 from gipfel_extension.telemetry.sample import GPU_METRICS, SourceError
-from gipfel_extension.telemetry.segments import read_samples
 from gipfel_extension.telemetry.sources.gpm import GPM_METRICS
 from gipfel_extension.telemetry.sources.nvml import NvmlSource
+from gipfel_extension.telemetry.store.segments import read_samples
 
 MIB = 1024 * 1024
 

@@ -16,7 +16,7 @@ import pytest
 
 from gipfel_extension.telemetry.recorder import Recorder, Settings
 from gipfel_extension.telemetry.sample import Device, Sample, SourceError
-from gipfel_extension.telemetry.segments import read_samples
+from gipfel_extension.telemetry.store.segments import read_samples
 
 
 class SetClock:
@@ -253,8 +253,8 @@ def test_recording_needs_neither_zeromq_nor_jupyter_nor_pydantic():
         "import sys\n"
         "barred = 'zmq tornado pydantic jupyter_server psutil matplotlib plotly gipfel_cluster'\n"
         "sys.modules.update(dict.fromkeys(barred.split()))\n"
-        "import gipfel_extension.telemetry.recorder, gipfel_extension.telemetry.segments\n"
-        "import gipfel_extension.telemetry.figures, gipfel_extension.telemetry.sources.nvml\n"
+        "import gipfel_extension.telemetry.recorder, gipfel_extension.telemetry.store.segments\n"
+        "import gipfel_extension.telemetry.figures.activity, gipfel_extension.telemetry.sources.nvml\n"
         "import gipfel_extension.telemetry.sources.host\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gipfel_extension.telemetry.precision import round_values, rounded_metrics
 from gipfel_extension.telemetry.sample import GPU_METRICS, HOST_METRICS, Device, Sample, SampleTable
-from gipfel_extension.telemetry.segments import (
+from gipfel_extension.telemetry.store.precision import round_values, rounded_metrics
+from gipfel_extension.telemetry.store.segments import (
     Provenance,
     SegmentWriter,
     read_parquet,
@@ -21,7 +21,7 @@ from gipfel_extension.telemetry.segments import (
     read_segment,
     write_parquet,
 )
-from gipfel_extension.telemetry.wide_table import wide_of_table
+from gipfel_extension.telemetry.store.wide_table import wide_of_table
 
 GPU = Device("GPU-8c1f", "gpu", "NVIDIA GH200 120GB", 0, node="nid001")
 HOST = Device("host:nid001", "host", "nid001", None, node="nid001", scope="job cgroup")

@@ -17,7 +17,6 @@ from gipfel_extension.telemetry.sample import (
     SampleTable,
     SourceError,
 )
-from gipfel_extension.telemetry.segments import write_parquet
 from gipfel_extension.telemetry.sources import SourceRequest, SystemClock, open_source
 from gipfel_extension.telemetry.sources.cgroup import job_cgroup
 from gipfel_extension.telemetry.sources.host import HostSource
@@ -25,6 +24,7 @@ from gipfel_extension.telemetry.sources.processes import ProcessTree
 from gipfel_extension.telemetry.sources.replay import ReplaySource
 from gipfel_extension.telemetry.sources.synthetic import SyntheticSource
 from gipfel_extension.telemetry.sources.visible import visible
+from gipfel_extension.telemetry.store.segments import write_parquet
 
 
 class SetClock:

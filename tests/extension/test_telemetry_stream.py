@@ -16,8 +16,8 @@ import zmq
 from gipfel_extension.telemetry.events import Event
 from gipfel_extension.telemetry.live import LiveReader, Publisher, Tick
 from gipfel_extension.telemetry.sample import Device, Sample, SourceError
-from gipfel_extension.telemetry.segments import read_samples
 from gipfel_extension.telemetry.status import RecorderState, judge
+from gipfel_extension.telemetry.store.segments import read_samples
 from gipfel_extension.telemetry.stream import SaturationFeed
 
 GPU = Device("GPU-1", "gpu", "GPU", 0, node="n1")

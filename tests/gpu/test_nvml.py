@@ -10,8 +10,8 @@ from pathlib import Path
 
 from machine import Skipped, copy, cpu_seconds, environment, multiply, recorder, torch
 
-from gipfel_extension.telemetry.segments import read_samples
 from gipfel_extension.telemetry.sources import SourceRequest, open_source
+from gipfel_extension.telemetry.store.segments import read_samples
 
 GPM = ("SM_ACTIVE", "SM_OCCUPANCY", "PIPE_TENSOR_ACTIVE", "DRAM_ACTIVE", "GR_ENGINE_ACTIVE")
 NOBODY = 65534

@@ -14,9 +14,9 @@ from known_work import WORK, Expected
 from machine import driver_version, recorder, torch
 
 from gipfel_extension.saturation import JobScore, score_table
-from gipfel_extension.telemetry.parquet import read_parquet, write_parquet
 from gipfel_extension.telemetry.sample import SampleTable
-from gipfel_extension.telemetry.segments import read_samples
+from gipfel_extension.telemetry.store.parquet import read_parquet, write_parquet
+from gipfel_extension.telemetry.store.segments import read_samples
 
 SECONDS = 12.0
 #: The first windows hold some of what was before, and of the GPU's clocks' way up.

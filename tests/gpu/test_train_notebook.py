@@ -9,7 +9,7 @@ from pathlib import Path
 from machine import EXTENSION, Skipped, environment, recorder, torch
 
 from gipfel_extension.saturation import score_table
-from gipfel_extension.telemetry.segments import read_samples
+from gipfel_extension.telemetry.store.segments import read_samples
 
 _REPOSITORY = EXTENSION.parent
 #: Large enough that a GPU's tensor cores have something to do, small enough for any.

@@ -12,7 +12,7 @@ from gipfel_cluster.job import closing
 from gipfel_cluster.job.closing import close_run
 from gipfel_cluster.runs import RunFolder
 from gipfel_extension.telemetry.sample import GPU_METRICS, Device, Sample
-from gipfel_extension.telemetry.segments import Provenance, SegmentWriter
+from gipfel_extension.telemetry.store.segments import Provenance, SegmentWriter
 
 GPU = Device("GPU-1", "gpu", "NVIDIA H100 80GB HBM3", 0, node="nid1")
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from gipfel_cluster.model import GipfelError
-from gipfel_extension.telemetry.segments import read_samples
+from gipfel_extension.telemetry.store.segments import read_samples
 from gipfel_widgets import measure
 
 

@@ -19,7 +19,7 @@ from gipfel_extension.saturation.report import ReportContent
 from gipfel_extension.telemetry.imports import Recording
 from gipfel_extension.telemetry.ranks import gpus_by_rank, read_ranks
 from gipfel_extension.telemetry.sample import SourceError
-from gipfel_extension.telemetry.segments import read_samples
+from gipfel_extension.telemetry.store.segments import read_samples
 from gipfel_extension.training.launch import Launch
 from gipfel_extension.training.launches.glance import says
 

@@ -10,7 +10,7 @@ import numpy as np
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.telemetry.metrics import UserMetrics, read_metrics
 from gipfel_extension.telemetry.sample import SampleTable
-from gipfel_extension.telemetry.segments import read_samples
+from gipfel_extension.telemetry.store.segments import read_samples
 from gipfel_extension.telemetry.stream import SaturationFeed
 
 from .plot import SaturationPlot

@@ -8,7 +8,7 @@ import sys
 import time
 
 from gipfel_cluster.model import GipfelError
-from gipfel_extension.telemetry.segments import read_samples
+from gipfel_extension.telemetry.store.segments import read_samples
 
 from .run import KernelRun, node_name
 

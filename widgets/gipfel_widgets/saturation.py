@@ -14,10 +14,10 @@ import anywidget
 import traitlets
 
 from gipfel_cluster.model import one_line
-from gipfel_extension.telemetry.figures import figure_delta, saturation_figure, static_image
-from gipfel_extension.telemetry.metric_rows import MetricsFeed
+from gipfel_extension.telemetry.figures.activity import figure_delta, saturation_figure, static_image
+from gipfel_extension.telemetry.figures.metric_rows import MetricsFeed
+from gipfel_extension.telemetry.figures.rows import LINES
 from gipfel_extension.telemetry.metrics import METRICS_FILE, UserMetrics, read_metrics
-from gipfel_extension.telemetry.rows import LINES
 from gipfel_extension.telemetry.sample import Sample, SampleTable
 from gipfel_extension.telemetry.stream import SaturationFeed
 

@@ -36,9 +36,9 @@ def export(recording: str, *, output: Path) -> int:
     """
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415 - pydantic, which --help can do without
 
-    from ..telemetry.export import write_export  # noqa: PLC0415
     from ..telemetry.imports import open_recording  # noqa: PLC0415
     from ..telemetry.sample import SourceError  # noqa: PLC0415
+    from ..telemetry.store.export import write_export  # noqa: PLC0415
     from .scored_run import path_of  # noqa: PLC0415
 
     if output.suffix not in _FORMATS:

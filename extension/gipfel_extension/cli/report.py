@@ -86,7 +86,7 @@ def _plotly() -> bytes | None:
 def _images(content: "ReportContent") -> list[bytes] | None:
     if importlib.util.find_spec("matplotlib") is None:
         return None
-    from ..telemetry.image import static_image  # noqa: PLC0415 - slow to import
+    from ..telemetry.figures.image import static_image  # noqa: PLC0415 - slow to import
 
     figures: list[dict[str, Any]] = [dict(each.figure) for each in content.figures]
     return [static_image(figure) for figure in figures]

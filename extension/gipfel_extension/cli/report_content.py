@@ -11,15 +11,15 @@ from ..saturation.lines import heading, subject
 from ..saturation.report import ReportContent, ReportFigure, record_lines
 from ..saturation.shares import shares_of
 from ..telemetry.events import Event, read_events
+from ..telemetry.figures.gpu_lines import gpu_figure, time_series_figure
+from ..telemetry.figures.heat import heat_figure
+from ..telemetry.figures.job_lines import host_figure, job_figure
+from ..telemetry.figures.lines import coarser
+from ..telemetry.figures.marks import with_events, with_span
+from ..telemetry.figures.score_bar import score_figure, shares_figure
 from ..telemetry.files import read_record_file
-from ..telemetry.gpu_lines import gpu_figure, time_series_figure
-from ..telemetry.heat import heat_figure
-from ..telemetry.job_lines import host_figure, job_figure
-from ..telemetry.marks import with_events, with_span
 from ..telemetry.metrics import UserMetrics, read_metrics
-from ..telemetry.overview_lines import coarser
-from ..telemetry.score_bar import score_figure, shares_figure
-from ..telemetry.summaries import Overview
+from ..telemetry.overview.read import Overview
 from .scored_run import ScoredRun
 
 _BUCKETS = 400

@@ -101,7 +101,7 @@ def _save(scored: "ScoredRun") -> None:
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415
     from gipfel_cluster.runs import write_atomically  # noqa: PLC0415
 
-    from ..telemetry.compaction import compact, run_has_ended  # noqa: PLC0415
+    from ..telemetry.store.compaction import compact, run_has_ended  # noqa: PLC0415
 
     run = scored.path
     if not (run / "telemetry").is_dir():

@@ -14,7 +14,7 @@ from ..saturation.compare import compare_documents
 from ..server.download import CONTENT_TYPES, content_of
 from ..server.history import Stretch
 from ..server.views import View
-from ..telemetry.job_lines import compare_figure
+from ..telemetry.figures.job_lines import compare_figure
 from .base import GipfelRouteHandler, route
 
 _LATEST_MS = 2**53 - 1

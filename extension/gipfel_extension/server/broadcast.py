@@ -10,7 +10,7 @@ from typing import Any
 
 from gipfel_cluster.model import GipfelError
 
-from ..telemetry.metric_rows import MetricsFeed
+from ..telemetry.figures.metric_rows import MetricsFeed
 from ..telemetry.metrics import METRICS_FILE
 from ..telemetry.sample import Device, Sample, SampleTable
 from ..telemetry.stream import SaturationFeed

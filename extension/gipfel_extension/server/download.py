@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ..telemetry.figures import static_image
-from ..telemetry.gpu_lines import time_series_figure
-from ..telemetry.job_lines import host_figure
-from ..telemetry.overview_lines import gpus_of
+from ..telemetry.figures.activity import static_image
+from ..telemetry.figures.gpu_lines import time_series_figure
+from ..telemetry.figures.job_lines import host_figure
+from ..telemetry.figures.lines import gpus_of
 from ..telemetry.sample import METRICS, SampleTable
-from ..telemetry.segments import write_parquet
+from ..telemetry.store.segments import write_parquet
 from .history import Stretch
 
 CONTENT_TYPES = {"parquet": "application/vnd.apache.parquet", "csv": "text/csv", "png": "image/png"}

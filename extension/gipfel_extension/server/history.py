@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from ..telemetry.events import Event, read_events
+from ..telemetry.figures.lines import coarser
 from ..telemetry.metrics import UserMetrics, read_metrics
-from ..telemetry.overview_lines import coarser
+from ..telemetry.overview.read import Overview, read_overview
 from ..telemetry.sample import METRICS, SampleTable
-from ..telemetry.segment_files import segment_files
-from ..telemetry.segments import read_samples
-from ..telemetry.summaries import Overview, read_overview
+from ..telemetry.store.segment_files import segment_files
+from ..telemetry.store.segments import read_samples
 from .analysis import MEANS, judged
 from .views import BUCKETS, HEAT_BUCKETS, View, event_words, figures_of, metrics_of
 

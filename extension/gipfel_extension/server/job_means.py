@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ..telemetry.job_lines import ADDED_LINES, JOB_LINES
-from ..telemetry.rows import Line
+from ..telemetry.figures.job_lines import ADDED_LINES, JOB_LINES
+from ..telemetry.figures.rows import Line
 from ..telemetry.sample import Device, Sample
 
 #: Beats that wait for the slowest node; a sample that is later still is in the next whole figure.

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..telemetry.heat import HEAT_METRICS
-from ..telemetry.rows import DETAIL_LINES
+from ..telemetry.figures.heat import HEAT_METRICS
+from ..telemetry.figures.rows import DETAIL_LINES
 from ..telemetry.sample import Sample
 from .views import View
 

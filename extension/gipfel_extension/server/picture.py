@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from ..telemetry.events import Event
+from ..telemetry.figures.lines import coarser, only
 from ..telemetry.metrics import UserMetrics, read_metrics
-from ..telemetry.overview_lines import coarser, only
+from ..telemetry.overview.read import Overview, read_overview
 from ..telemetry.sample import Device, SampleTable
 from ..telemetry.stream import SaturationFeed
-from ..telemetry.summaries import Overview, read_overview
 from .history import table_of
 from .views import BUCKETS, HEAT_BUCKETS, View, figures_of, metrics_of
 

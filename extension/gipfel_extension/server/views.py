@@ -8,16 +8,16 @@ from pydantic import Field, field_validator
 from gipfel_cluster.model import Frozen, Line
 
 from ..telemetry.events import Event
-from ..telemetry.gpu_lines import gpu_figure
-from ..telemetry.heat import HEAT_METRICS, heat_figure
-from ..telemetry.job_lines import host_figure, job_figure
-from ..telemetry.marks import with_events
+from ..telemetry.figures.gpu_lines import gpu_figure
+from ..telemetry.figures.heat import HEAT_METRICS, heat_figure
+from ..telemetry.figures.job_lines import host_figure, job_figure
+from ..telemetry.figures.lines import gpus_of
+from ..telemetry.figures.marks import with_events
+from ..telemetry.figures.rows import DETAIL_LINES, LINES
 from ..telemetry.metrics import UserMetrics
-from ..telemetry.overview_lines import gpus_of
-from ..telemetry.rows import DETAIL_LINES, LINES
 
 if TYPE_CHECKING:
-    from ..telemetry.summaries import Overview
+    from ..telemetry.overview.read import Overview
 
 #: The longest time span that a page may ask for, in seconds.
 LONGEST_WINDOW_S = 7 * 86400.0

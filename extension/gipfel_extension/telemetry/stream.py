@@ -11,9 +11,9 @@ from pathlib import Path
 from .events import read_events
 from .live import LiveReader, Tick
 from .sample import Device, Sample, SampleTable
-from .segments import read_samples
 from .sources.protocol import Clock, SystemClock
 from .status import SILENT_INTERVALS, RecorderState, Status, judge, shown
+from .store.segments import read_samples
 
 __all__ = ["LiveReader", "SaturationFeed", "Status", "Tick"]
 

@@ -1,10 +1,10 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
+import type { ILaunchActions } from './actions';
 import { LaunchLog } from './log';
 import type { LaunchesModel } from './model';
 import type { ILaunch } from './requests';
-import type { ILaunchActions } from './section';
 
 interface ILaunchProps {
   readonly launch: ILaunch;

@@ -4,16 +4,9 @@ import * as React from 'react';
 
 import { Notice } from '../notice';
 import type { ISection } from '../section';
+import type { ILaunchActions } from './actions';
 import { Launch } from './launch';
 import type { LaunchesModel } from './model';
-
-/** What the section can do beyond its own list. */
-export interface ILaunchActions {
-  /** Open the executed notebook of a launch. */
-  readonly openNotebook: (id: string) => void;
-  /** Open a new notebook with a launch cell. */
-  readonly newLaunch: () => void;
-}
 
 /** The panel's list of launches. */
 export function launchesSection(

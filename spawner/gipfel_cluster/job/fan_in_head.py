@@ -29,7 +29,7 @@ class FanInHead:
     """
 
     def __init__(self, sockets: Path, host: str, environment: Mapping[str, str], log: Path) -> None:
-        self._argv = [sys.executable, "-I", "-m", "gipfel_extension.telemetry.fan_in_receiver"]
+        self._argv = [sys.executable, "-I", "-m", "gipfel_extension.telemetry.fan_in.receiver"]
         self._argv += ["--sockets", str(sockets), f"--with-parent={os.getpid()}"]
         self._environment = {name: value for name, value in environment.items() if "TOKEN" not in name}
         self._host = host

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from gipfel_extension.telemetry.sample import GPU_METRICS, HOST_METRICS, Device, Sample
-from gipfel_extension.telemetry.segments import Provenance, SegmentWriter
 from gipfel_extension.telemetry.sources.synthetic import SyntheticSource
+from gipfel_extension.telemetry.store.segments import Provenance, SegmentWriter
 
 START_NS = 1_750_000_000 * 10**9
 #: As long as every other name, so that a copy differs in names alone.

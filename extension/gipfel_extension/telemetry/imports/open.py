@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..files import open_regular
 from ..sample import SampleTable, SourceError
-from ..segments import SUFFIX, read_parquet, read_segment
+from ..store.segments import SUFFIX, read_parquet, read_segment
 from .exporter_text import read_exporter_text
 from .gssr_csv import read_gssr_csv
 from .gssr_json import read_gssr_json

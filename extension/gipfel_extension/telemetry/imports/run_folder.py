@@ -9,8 +9,8 @@ from ..events import read_event_files
 from ..files import read_record_file
 from ..ranks import gpus_by_rank, read_ranks
 from ..sample import SampleTable
-from ..segment_files import segment_files
-from ..segments import read_samples
+from ..store.segment_files import segment_files
+from ..store.segments import read_samples
 from .recording import Recording
 
 #: A node whose samples begin or end so much apart from the others' is named.

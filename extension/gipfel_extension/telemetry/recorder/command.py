@@ -111,8 +111,8 @@ def _to_head(given: argparse.Namespace, environment: Mapping[str, str]) -> list[
     if not given.fan_in:
         return []
     try:
-        from ..fan_in import FanInSender  # noqa: PLC0415 - recording alone needs no ZeroMQ
-        from ..fan_in_keys import FanInKeys  # noqa: PLC0415
+        from ..fan_in.keys import FanInKeys  # noqa: PLC0415
+        from ..fan_in.sender import FanInSender  # noqa: PLC0415 - recording alone needs no ZeroMQ
 
         keys = FanInKeys.from_environment(environment)
         if keys is None:

@@ -4,8 +4,8 @@ import errno
 from collections.abc import Sequence
 
 from ..sample import Sample
-from ..segments import Provenance, SegmentWriter
 from ..sources import Clock
+from ..store.segments import Provenance, SegmentWriter
 from .journal import Journal
 from .settings import Settings
 

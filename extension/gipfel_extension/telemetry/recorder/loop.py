@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from ..sample import METRICS, Device, Sample
-from ..segments import Provenance
 from ..sources import Clock, EventSource, ProcessSource, Source, SystemClock
+from ..store.segments import Provenance
 from .beat import Beat, ClockWatch
 from .disk import Disk
 from .find_ranks import RankFinder

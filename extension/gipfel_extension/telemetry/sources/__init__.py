@@ -44,7 +44,7 @@ _Opener = Callable[[str, SourceRequest], Source]
 #: There whatever is installed, and first of their names. Each is imported when it is opened, so that a
 #: recorder starts with no more than it reads.
 _SOURCES: Mapping[str, str] = {
-    "auto": "nvml:open_auto",
+    "auto": "auto:open_auto",
     "nvml": "nvml:open_nvml",
     "dcgm": "dcgm:open_dcgm",
     "exporter": "exporter:open_exporter",

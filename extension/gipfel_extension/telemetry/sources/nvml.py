@@ -12,7 +12,7 @@ from .gpm import GpmWindow
 from .nvml_events import NvmlEvents
 from .nvml_extra import read_extra
 from .own_gpus import ShownGpu, opens_nvidia, own_gpus
-from .protocol import AbsentSource, Clock, Source, SourceRequest
+from .protocol import Clock, SourceRequest
 
 log = logging.getLogger(__name__)
 
@@ -253,22 +253,3 @@ def open_nvml(argument: str, request: SourceRequest) -> NvmlSource:
         interval=request.interval,
         metrics=request.metrics,
     )
-
-
-def open_auto(argument: str, request: SourceRequest) -> Source:
-    """``auto``: the job's GPUs of whichever maker, or nothing."""
-    no_argument("auto", argument)
-    try:
-        nvml = open_nvml("", request)
-    except SourceError:
-        pass
-    else:
-        from .nvml_beside_dcgm import beside_dcgm  # noqa: PLC0415 - it builds on this module
-
-        return beside_dcgm(nvml, request)
-    from .amdsmi_source import open_amdsmi  # noqa: PLC0415 - where there is no NVIDIA GPU alone
-
-    try:
-        return open_amdsmi("", request)
-    except SourceError:
-        return AbsentSource("nvml")

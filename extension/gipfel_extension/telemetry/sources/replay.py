@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from ..sample import Device, Sample, SampleTable, SourceError, metric_names
-from ..segments import read_parquet, read_samples, read_segment
+from ..store.segments import read_parquet, read_samples, read_segment
 from .protocol import Clock, SourceRequest
 
 

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from gipfel_cluster.model import GipfelError, one_line
 
-from ..papermill.run import kernel_of, run_notebook
+from ..papermill.kernels import kernel_of
+from ..papermill.run import run_notebook
 
 OUTPUT = "notebook.ipynb"
 #: Run by the kernel before the first cell: what the other ranks' program does around a script.

@@ -5,7 +5,7 @@ from typing import Any
 
 from ...saturation import advise, document_of, score_table
 from ...telemetry.ranks import gpus_by_rank, read_ranks
-from ...telemetry.segments import read_samples
+from ...telemetry.store.segments import read_samples
 from .state import LaunchState
 
 #: What is scored of a launch that has run for long: its last hour.

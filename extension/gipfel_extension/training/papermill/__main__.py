@@ -20,7 +20,8 @@ from gipfel_cluster.model import Frozen, GipfelError, one_line
 from gipfel_cluster.runs import RunFolder
 
 from .grid import Grid
-from .run import kernel_of, run_notebook
+from .kernels import kernel_of
+from .run import run_notebook
 from .yaml_text import from_yaml
 
 

@@ -22,12 +22,12 @@ from gipfel_cluster.model import GipfelError, one_line
 from .about_run import about_run
 from .claim import claimed
 from .client import Client, Interrupted
+from .kernels import see_kernel
 from .manager import Manager
 from .output import local_path, writer
 from .parameters import check_names, check_types, has_parameters_cell, known_parameters
 from .progress import Progress
 from .resume import ResumePlan, plan_resume
-from .run import see_kernel
 
 NAME = "gipfel"
 #: Set to ``1`` it resumes what the output holds, which papermill's command line has no option for.

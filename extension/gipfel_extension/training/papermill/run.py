@@ -1,6 +1,5 @@
 """One notebook, run here and now."""
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from gipfel_cluster.model import GipfelError, one_line
 
 from ..notebook_file import braced
+from .kernels import kernel_of, see_kernel
 from .outcome import Outcome
 from .progress import Progress
 
@@ -61,7 +61,7 @@ def run_notebook(
     from papermill.engines import papermill_engines  # noqa: PLC0415
     from papermill.exceptions import PapermillException  # noqa: PLC0415
 
-    from .engine import NAME, GipfelEngine  # noqa: PLC0415
+    from .engine import NAME, GipfelEngine  # noqa: PLC0415 - it takes papermill
 
     papermill_engines.register(NAME, GipfelEngine)
     name = kernel or kernel_of(notebook)
@@ -112,43 +112,3 @@ def run_notebook(
         cell=progress.current if progress.state != "completed" else None,
         signal=max(0, signal),
     )
-
-
-def kernel_of(notebook: Path) -> str:
-    """The name of the kernel that a notebook asks for.
-
-    Raises
-    ------
-    GipfelError
-        It can't be read or names none.
-    """
-    try:
-        content = json.loads(notebook.read_bytes())
-        name = content["metadata"]["kernelspec"]["name"]
-    except OSError as error:
-        raise GipfelError(
-            f"The notebook {notebook} can't be read: {error.strerror}.", "Check the path."
-        ) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise GipfelError(
-            f"The notebook {notebook} names no kernel.", "Pick one in JupyterLab and save it."
-        ) from error
-    return str(name)
-
-
-def see_kernel(name: str) -> None:
-    """See that there is a kernel of this name, before the output is touched.
-
-    Raises
-    ------
-    GipfelError
-        There is none; those that are there are named.
-    """
-    from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel  # noqa: PLC0415
-
-    known = KernelSpecManager()
-    try:
-        known.get_kernel_spec(name)
-    except NoSuchKernel:
-        have = ", ".join(sorted(known.find_kernel_specs()))
-        raise GipfelError(f"There is no kernel {name!r} here.", f"Give --kernel one of: {have}.") from None

@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from ..overview.files import SummaryWriter
+from ..provenance import Provenance
+from ..sample import Sample, SampleTable, SegmentState
 from .parquet import read_parquet, write_parquet
 from .precision import round_values, rounded_metrics
-from .provenance import Provenance
-from .sample import Sample, SampleTable, SegmentState
 from .segment_files import CLOSED, PARQUET, SUFFIX, SegmentFile, current_path, segment_files
 from .segment_stream import metadata_of, read_stream
-from .summary_files import SummaryWriter
 
 __all__ = [
     "CLOSED",

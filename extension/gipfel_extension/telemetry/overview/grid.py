@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .sample import Columns, Device
-from .summary_files import Summary
+from ..sample import Columns, Device
+from .files import Summary
 
 _Floats = NDArray[np.float64]
 _Numbers = NDArray[np.int64]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import zmq
 
-from .sample import SourceError
+from ..sample import SourceError
 
 _SERVER, _SERVER_SECRET = "GIPFEL_FAN_IN_SERVER", "GIPFEL_FAN_IN_SERVER_SECRET"
 _CLIENT, _CLIENT_SECRET = "GIPFEL_FAN_IN_CLIENT", "GIPFEL_FAN_IN_CLIENT_SECRET"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .sample import unit_of
+from ..sample import unit_of
 
 #: Units of what is estimated, not counted. Sizes, counters and masks are kept as they are.
 _ESTIMATED = frozenset({"1", "B/s", "1/s", "W", "cores"})

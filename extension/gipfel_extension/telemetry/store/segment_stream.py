@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from .provenance import Provenance
-from .sample import METRICS, Columns, SampleTable, SegmentState
+from ..provenance import Provenance
+from ..sample import METRICS, Columns, SampleTable, SegmentState
 from .segment_files import CLOSED
 from .wide_table import table_of_wide
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .sample import METRICS, Device, SampleTable
-from .segment_files import SegmentFile
-from .segments import read_segment
-from .summary_files import Summary, read_summary, summary_path
+from ..sample import METRICS, Device, SampleTable
+from ..store.segment_files import SegmentFile
+from ..store.segments import read_segment
+from .files import Summary, read_summary, summary_path
 
 #: A summary whose last change is so much older than its segment's was not written to the end.
 _STALE_NS = 30 * 10**9

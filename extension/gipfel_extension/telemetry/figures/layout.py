@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from ..sample import SampleTable
 from .rows import GPU_LINES, Row
-from .sample import SampleTable
 
 _ROW_PIXELS = 104
 _TOP_PIXELS = 66

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..metrics import UserMetrics
+from ..sample import Columns, Sample, SampleTable
 from .image import static_image
 from .layout import layout_of
 from .metric_rows import metric_rows
-from .metrics import UserMetrics
 from .rows import GPU_LINES, LINES, Line, Row, rows_of
-from .sample import Columns, Sample, SampleTable
 
 __all__ = ["figure_delta", "saturation_figure", "static_image"]
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..sample import Device
 from .rows import Line
-from .sample import Device
 
 if TYPE_CHECKING:
-    from .summaries import Overview
+    from ..overview.read import Overview
 
 Floats = NDArray[np.float64]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from .metrics import MetricsReader, UserMetric, UserMetrics
+from ..metrics import MetricsReader, UserMetric, UserMetrics
+from ..sample import Device
 from .rows import Line, Row
-from .sample import Device
 
 #: More rows would take the room of the GPUs.
 _MOST = 3

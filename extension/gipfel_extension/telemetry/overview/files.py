@@ -20,9 +20,9 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from .packed_summary import MAGIC, pack, unpack
-from .provenance import Provenance
-from .sample import Sample
+from ..provenance import Provenance
+from ..sample import Sample
+from .packed import MAGIC, pack, unpack
 
 #: Seconds of a bucket, coarsest last.
 LEVELS = (10, 60)

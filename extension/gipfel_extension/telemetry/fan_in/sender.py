@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import zmq
 
-from .fan_in_keys import FanInKeys
-from .live import Tick
-from .sample import SourceError
+from ..live import Tick
+from ..sample import SourceError
+from .keys import FanInKeys
 
 #: Ticks that wait for the head; beyond, the oldest are dropped and counted.
 CAPACITY = 600

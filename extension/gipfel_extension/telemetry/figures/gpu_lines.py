@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..metrics import UserMetrics
+from ..sample import Device
 from .job_lines import own_plots
-from .metrics import UserMetrics
-from .overview_lines import gpu_name, gpus_of, line_trace, points, series, span_ms
+from .lines import gpu_name, gpus_of, line_trace, points, series, span_ms
 from .palette import DEVICES
 from .rows import CLOCK_LINES, GPU_LINES, LINK_LINES, POWER_LINES, Line
-from .sample import Device
 from .stack import Plot, stacked
 
 if TYPE_CHECKING:
-    from .summaries import Overview
+    from ..overview.read import Overview
 
 #: More lines in one plot than this nobody can follow; then mean, lowest and highest are drawn.
 MOST_LINES = 16

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from ..sample import SampleTable
 from .parquet import write_parquet
-from .sample import SampleTable
 from .wide_table import wide_of_table
 
 

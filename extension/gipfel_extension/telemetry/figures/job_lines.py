@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..metrics import UserMetrics
+from ..sample import Device
+from .lines import Floats, gpus_of, hosts_of, line_trace, numbers, plain, points, span_ms, together
 from .metric_rows import metric_rows
-from .metrics import UserMetrics
-from .overview_lines import Floats, gpus_of, hosts_of, line_trace, numbers, plain, points, span_ms, together
 from .rows import GPU_LINES, HOST_LINES, IO_LINES, Line
-from .sample import Device
 from .stack import Plot, stacked
 
 if TYPE_CHECKING:
-    from .summaries import Overview
+    from ..overview.read import Overview
 
 #: Plotly.js takes a number of four digits on a time axis for a year: a run's beginning is that of 2000.
 _MIDNIGHT_MS = 946_684_800_000

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .overview_lines import gpu_name, gpus_of, number_rows, rows_by_device, span_ms
+from ..sample import Device
+from .lines import gpu_name, gpus_of, number_rows, rows_by_device, span_ms
 from .palette import HEAT, clear_layout, ink, nothing, simulated_mark, time_axis
-from .sample import Device
 
 if TYPE_CHECKING:
-    from .summaries import Overview
+    from ..overview.read import Overview
 
 _TOP_PIXELS = 8
 _BOTTOM_PIXELS = 40

@@ -1,6 +1,6 @@
 """The head's end of the fan-in: takes the ticks of the job's other nodes, for the readers on this one.
 
-``python -m gipfel_extension.telemetry.fan_in_receiver`` says on stdout, in one line of JSON, on which port it
+``python -m gipfel_extension.telemetry.fan_in.receiver`` says on stdout, in one line of JSON, on which port it
 listens and, where it was given no keys, what it made: ``port``, and ``environment`` for senders and ``head``
 for a successor of its own. Whoever doesn't hold the job's keys is not answered.
 """
@@ -20,9 +20,9 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils import z85
 
-from .fan_in_keys import FanInKeys
-from .live import LONGEST_PATH
-from .sample import SourceError
+from ..live import LONGEST_PATH
+from ..sample import SourceError
+from .keys import FanInKeys
 
 #: Numbers of ticks that are remembered for each sender, to leave out what comes twice.
 _REMEMBERED = 4096
@@ -177,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m gipfel_extension.telemetry.fan_in_receiver", description=__doc__
+        prog="python -m gipfel_extension.telemetry.fan_in.receiver", description=__doc__
     )
     parser.add_argument("--sockets", type=Path, required=True, help="folder of the live streams' sockets")
     parser.add_argument("--address", default="*", help="where to listen (default: every interface)")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .sample import Device, SampleTable
+from ..sample import Device, SampleTable
 
 
 @dataclass(frozen=True)

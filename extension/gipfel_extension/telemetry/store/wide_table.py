@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from .provenance import Provenance
-from .sample import METRICS, Columns, SampleTable
+from ..provenance import Provenance
+from ..sample import METRICS, Columns, SampleTable
 
 #: Columns of times; of the two clocks beside ``time_ns`` a table has one.
 TIMES = ("time_ns", "monotonic_ns", "clock_ns")

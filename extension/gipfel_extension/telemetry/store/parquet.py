@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from .provenance import Provenance
-from .sample import GPU_METRICS, SampleTable, SegmentState, metric_names
+from ..provenance import Provenance
+from ..sample import GPU_METRICS, SampleTable, SegmentState, metric_names
 from .segment_files import PARQUET
 from .wide_table import TIMES, table_of_wide, wide_of_table
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .overview_lines import numbers
+from .lines import numbers
 from .palette import AREAS, DEVICES, area, clear_layout, grid, ink, nothing, simulated_mark
 from .stack import Plot, stacked
 

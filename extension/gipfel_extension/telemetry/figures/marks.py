@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from .events import Event
-from .overview_lines import plain
+from ..events import Event
+from .lines import plain
 from .palette import MARK
 
 #: More marks than this hide what they mark; the newest stay.

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from .overview_grid import Grid
-from .sample import METRICS, Device, SampleTable, metric_names
-from .segment_files import SegmentFile, segment_files
-from .segments import read_samples
-from .summary_parts import SummaryParts, read_parts
+from ..sample import METRICS, Device, SampleTable, metric_names
+from ..store.segment_files import SegmentFile, segment_files
+from ..store.segments import read_samples
+from .grid import Grid
+from .parts import SummaryParts, read_parts
 
 __all__ = ["Overview", "read_overview"]
 

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..overview.files import LEVELS, pack_summary, summary_path
+from ..provenance import Provenance
+from ..sample import SampleTable
 from .parquet import extra_metrics, is_whole, write_parquet
-from .provenance import Provenance
-from .sample import SampleTable
 from .segment_files import CLOSED, PARQUET
 from .segment_stream import read_stream
-from .summary_files import LEVELS, pack_summary, summary_path
 
 #: What is being written; of a process that was killed it is removed after an hour.
 _PART = ".part"

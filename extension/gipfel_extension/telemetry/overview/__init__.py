@@ -1,0 +1,1 @@
+"""Lowest, mean and highest values per stretch of time: what a picture of a long run is drawn from."""

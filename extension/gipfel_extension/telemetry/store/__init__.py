@@ -1,0 +1,1 @@
+"""The files of a run's samples: Arrow streams are the truth, and become Parquet when the run has ended."""
