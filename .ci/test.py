@@ -1,7 +1,9 @@
 """Everything that can be tested on this machine; what it can't run is named in the last lines."""
 
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +15,8 @@ BIN = Path(sys.executable).parent
 CLUSTER = "tests/cluster"
 _PROGRESS = re.compile(r"\[ *\d+%\]$")
 _END_LIMIT_S = 120
+#: More than so many files with failures are no matter of a busy machine.
+_MOST_AGAIN = 8
 
 
 class Half:
@@ -20,7 +24,10 @@ class Half:
 
     def __init__(self, name: str, arguments: list[str], environment: dict[str, str]) -> None:
         self.name = name
-        argv = [sys.executable, "-m", "pytest", "-q", "--color=no", "--durations=15", *arguments]
+        self._cache = ROOT / "build" / f"tests-{name}"
+        shutil.rmtree(self._cache, ignore_errors=True)
+        kept = ["-o", f"cache_dir={self._cache}", "--durations=15"]
+        argv = [sys.executable, "-m", "pytest", "-q", "--color=no", *kept, *arguments]
         self._process = subprocess.Popen(
             argv, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, errors="replace",
@@ -40,6 +47,14 @@ class Half:
         status = self._process.wait()
         self._reader.join()
         return status
+
+    def failed(self) -> list[str]:
+        """The names of the tests that failed, as pytest has written them down."""
+        try:
+            names = json.loads((self._cache / "v/cache/lastfailed").read_bytes())
+        except (OSError, ValueError):
+            return []
+        return sorted(names)
 
     def interrupt(self) -> None:
         """Let it put its parts away, as on Ctrl-C."""
@@ -67,6 +82,10 @@ def _both(environment: dict[str, str]) -> int:
         for half in halves:
             statuses.append(half.wait())
             half.say()
+        failed = [name for half in halves for name in half.failed()]
+        # Status 1: some tests failed. Any other is no matter of tests.
+        if set(statuses) <= {0, 1} and failed:
+            return _alone(failed, environment)
     except KeyboardInterrupt:
         for half in halves:
             half.interrupt()
@@ -74,6 +93,27 @@ def _both(environment: dict[str, str]) -> int:
         statuses = [130]
     # A run that was killed has a negative status.
     return next((status for status in statuses if status), 0)
+
+
+def _alone(failed: list[str], environment: dict[str, str]) -> int:
+    """Run the files of failed tests again with the machine to themselves, and name what was unsteady.
+
+    The halves share two cores and a browser: a wait may run out for no other reason. What fails alone failed.
+    """
+    files = sorted({name.partition("::")[0] for name in failed})
+    if len(files) > _MOST_AGAIN:
+        return 1
+    print(":: again, alone:", *files, flush=True)
+    half = Half("alone", files, environment)
+    try:
+        status = half.wait()
+    except KeyboardInterrupt:
+        half.interrupt()
+        status = 130
+    half.say()
+    if not status:
+        print(":: failed beside others and passed alone:", *failed, sep="\n   ", flush=True)
+    return status
 
 
 def main() -> int:
