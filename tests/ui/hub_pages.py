@@ -62,9 +62,13 @@ class HubPages:
         return []
 
     def alert(self) -> str:
-        """The line that says what was wrong."""
-        alert = self.page.locator(".spawn-error-msg")
+        """The line that says what was wrong: in the form, or where one waits when the answer took longer."""
+        late = self.page.locator("#progress-message", has_text="Spawn failed")
+        alert = self.page.locator(".spawn-error-msg").or_(late)
         expect(alert).to_be_visible()
+        if late.count():
+            # What can be done next stands below it.
+            return str(late.evaluate("node => node.firstChild.textContent")).strip()
         return alert.inner_text().strip()
 
 

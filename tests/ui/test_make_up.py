@@ -17,10 +17,10 @@ from kept_runtime import runtime_for_tests
 from one_machine import wait_until
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
-_FIRST_START_S = 60.0
+_FIRST_START_S = 180.0
 _SECOND_START_S = 15.0
 _END_LIMIT_S = 30.0
-_SERVER_LIMIT_S = 60.0
+_SERVER_LIMIT_S = 180.0
 
 
 class MakeUp:
