@@ -14,15 +14,14 @@ from gipfel_cluster.engines.sandbox.plan import DriverFile, Plan, PlannedMount, 
 
 #: In C, or in the interpreter itself, or so small that they are there in less than half a millisecond.
 QUICK = {
-    *("os", "posixpath", "genericpath", "stat", "_stat", "abc", "_abc", "_collections_abc"),
-    *("_ctypes", "select", "_signal", "time", "pwd", "grp", "_json", "errno"),
+    *("_stat", "_ctypes", "select", "_signal", "time", "pwd", "grp", "_json", "errno"),
 }
 OURS = {
     *("gipfel_cluster", "gipfel_cluster.environment", "gipfel_cluster.engines"),
     *(
         f"gipfel_cluster.engines.sandbox{name}"
         for name in (
-            *("", ".assemble", ".container", ".namespaces", ".arguments", ".command", ".plan"),
+            *("", ".assemble", ".container", ".namespaces", ".arguments", ".command", ".paths", ".plan"),
             *(".rootfs", ".squashfs", ".supervise"),
         )
     ),

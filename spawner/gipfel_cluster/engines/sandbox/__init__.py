@@ -1,9 +1,9 @@
 """What runs on the host when a container starts, before its command: one short program, `start`.
 
 Everything here counts in the time from a click to a notebook, so that only modules are imported that are
-there or made in a moment: no ``re``, ``json``, ``dataclasses``, ``pathlib``, ``typing``, ``contextlib`` or
-``enum``, and what few containers need where they need it. A test names those that may be imported. It is the
-standard library only, so that any Python from 3.11 on will do.
+there or made in a moment: no ``os`` (its part in C is ``posix``), ``re``, ``json``, ``dataclasses``,
+``pathlib``, ``typing``, ``contextlib`` or ``enum``, and what few containers need where they need it. A test
+names those that may be imported. It is the standard library only, so that any Python from 3.11 on will do.
 """
 
 TYPE_CHECKING = False

@@ -1,7 +1,6 @@
 """The options of bwrap for one container."""
 
-import os
-import posixpath
+from .paths import real_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,10 +46,9 @@ def bwrap_options(
     options += ["--perms", "1777", "--tmpfs", "/tmp"]  # noqa: S108 - as above
     for mount in mounts:
         options += ["--ro-bind" if mount.read_only else "--bind", mount.source, mount.destination]
-        source = os.path.realpath(mount.source)
-        if hidden.startswith(source.rstrip("/") + "/"):
-            inside = posixpath.relpath(hidden, source)
-            options += ["--tmpfs", posixpath.join(mount.destination, inside)]
+        source = real_path(mount.source).rstrip("/")
+        if hidden.startswith(f"{source}/"):
+            options += ["--tmpfs", mount.destination.rstrip("/") + hidden[len(source) :]]
     options += ["--chdir", workdir, "--clearenv"]
     for name, value in environment.items():
         options += ["--setenv", name, value]

@@ -1,6 +1,6 @@
 """The program that makes the container, as a child: what it is given, and what it tells of the command."""
 
-import os
+import posix
 import select
 import time
 
@@ -12,48 +12,88 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _SECONDS = 30.0
+_SIGKILL = 9
 _CHILD = b'"child-pid": '
 
 
-def run_bwrap(bwrap: str, options: "Sequence[str]", command: "Sequence[str]") -> int:
-    """Run a command by bwrap to its end, passing signals on.
+class Bwrap:
+    """bwrap as a child, started while its options are still being found out: it is loaded meanwhile.
 
-    Returns
-    -------
-    int
-        The command's exit status; 128 + n where signal n ended it.
+    A context manager: what it has not run by the end of the block is ended, and nothing was made.
 
     Raises
     ------
-    SandboxError
-        bwrap has said on stderr why it could not start the command.
+    OSError
+        There is no such program.
     """
-    given = _options_file(options)
-    reader, writer = os.pipe()
-    for inherited in (given, writer):
-        os.set_inheritable(inherited, True)  # noqa: FBT003 - positional only
-    argv = [bwrap, "--json-status-fd", str(writer), "--args", str(given), "--", *command]
-    child = os.posix_spawn(bwrap, argv, os.environ, setsigmask=[], setsigdef=DEFAULTED)
-    os.close(given)
-    os.close(writer)
-    said = _Said(reader)
-    # bwrap passes no signals on itself.
-    process = said.command() or child
 
-    def forward(number: int) -> None:
+    def __init__(self, program: str, command: "Sequence[str]") -> None:
+        self._command = command[0]
+        given, self._options = posix.pipe()
+        reader, writer = posix.pipe()
+        for inherited in (given, writer):
+            posix.set_inheritable(inherited, True)  # noqa: FBT003 - positional only
+        # Neither variables nor paths belong in an argv, which everybody on the node can read.
+        argv = [program, "--json-status-fd", str(writer), "--args", str(given), "--", *command]
+        self._child = posix.posix_spawn(program, argv, posix.environ, setsigmask=[], setsigdef=DEFAULTED)
+        posix.close(given)
+        posix.close(writer)
+        self._said = _Said(reader)
+
+    def __enter__(self) -> "Bwrap":
+        """Nothing is left to do."""
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """End it if it still waits for its options, before they end and it takes them for complete."""
+        if self._child:
+            posix.kill(self._child, _SIGKILL)
+            posix.waitpid(self._child, 0)
+
+    def run(self, options: "Sequence[str]") -> int:
+        """Make the container and run the command in it to its end, passing signals on.
+
+        Returns
+        -------
+        int
+            The command's exit status; 128 + n where signal n ended it.
+
+        Raises
+        ------
+        SandboxError
+            bwrap has said on stderr why it could not start the command.
+        """
+        self._give(options)
+        # bwrap passes no signals on itself.
+        process = self._said.command() or self._child
+        child, self._child = self._child, 0
+
+        def forward(number: int) -> None:
+            try:
+                posix.kill(process, number)
+            except ProcessLookupError:
+                pass
+
+        ended: dict[int, int] = {}
+        code = wait_for(child, forward, ended)
+        if code < 0 and (process in ended or _is_alive(process)):
+            # A Ctrl-C at the terminal ends bwrap too; a command that handles it goes on, as our child.
+            code = wait_for(process, forward, ended)
+        if code == 1 and not self._said.exited():
+            raise SandboxError(f"The command {self._command!r} could not be started in the container.")
+        return shell_status(code)
+
+    def _give(self, options: "Sequence[str]") -> None:
+        if any("\0" in option for option in options):
+            raise SandboxError(
+                "A variable or path of the container has a NUL character, which none can hold."
+            )
         try:
-            os.kill(process, number)
-        except ProcessLookupError:
+            with open(self._options, "wb") as file:
+                file.write(b"".join(option.encode(errors="surrogateescape") + b"\0" for option in options))
+        except BrokenPipeError:
+            # It has ended, and `run` finds out how.
             pass
-
-    ended: dict[int, int] = {}
-    code = wait_for(child, forward, ended)
-    if code < 0 and (process in ended or _is_alive(process)):
-        # A Ctrl-C at the terminal ends bwrap too; a command that handles it goes on, now as a child of ours.
-        code = wait_for(process, forward, ended)
-    if code == 1 and not said.exited():
-        raise SandboxError(f"The command {command[0]!r} could not be started in the container.")
-    return shell_status(code)
 
 
 def run_podman(argv: list[str], environment: "Mapping[str, str]") -> int:
@@ -64,11 +104,11 @@ def run_podman(argv: list[str], environment: "Mapping[str, str]") -> int:
     int
         The command's exit status as podman tells it; 125 where podman has said why there is no container.
     """
-    child = os.posix_spawn(argv[0], argv, environment, setsigmask=[], setsigdef=DEFAULTED)
+    child = posix.posix_spawn(argv[0], argv, environment, setsigmask=[], setsigdef=DEFAULTED)
 
     def forward(number: int) -> None:
         try:
-            os.kill(child, number)
+            posix.kill(child, number)
         except ProcessLookupError:
             pass
 
@@ -77,23 +117,10 @@ def run_podman(argv: list[str], environment: "Mapping[str, str]") -> int:
 
 def _is_alive(process: int) -> bool:
     try:
-        os.kill(process, 0)
+        posix.kill(process, 0)
     except ProcessLookupError:
         return False
     return True
-
-
-def _options_file(options: "Sequence[str]") -> int:
-    if any("\0" in option for option in options):
-        raise SandboxError("A variable or path of the container has a NUL character, which none can hold.")
-    if any("\0" in option for option in options):
-        raise SandboxError("A variable or path of the container has a NUL character, which none can hold.")
-    # Neither variables nor paths belong in an argv, which everybody on the node can read.
-    given = os.memfd_create("options")
-    with os.fdopen(os.dup(given), "wb") as file:
-        file.write(b"".join(os.fsencode(option) + b"\0" for option in options))
-    os.lseek(given, 0, os.SEEK_SET)
-    return given
 
 
 class _Said:
@@ -125,6 +152,6 @@ class _Said:
         return bool(select.select([self._reader], [], [], max(0, seconds))[0])
 
     def _read(self) -> bool:
-        piece = os.read(self._reader, 4096)
+        piece = posix.read(self._reader, 4096)
         self._text += piece
         return bool(piece)

@@ -4,11 +4,12 @@ The outer process passes signals on; the inner one is PID 1 of the container, mo
 SIGKILL of the outer one ends the inner one, and with it every process and every mount.
 """
 
-import os
+import posix
 import sys
 
 from . import namespaces
 from .namespaces import SandboxError
+from .paths import is_folder, make_folder, real_path
 from .plan import VARIABLE, Plan
 from .squashfs import SquashfsServer
 from .supervise import asked_to_end, hold_signals, shell_status, wait_for
@@ -23,7 +24,7 @@ FAILED = 125
 
 def run() -> int:
     """Run the plan of ``$GIPFEL_CONTAINER``; return its exit status, or 125 and say why on stderr."""
-    content = os.environ.pop(VARIABLE, "")
+    content = posix.environ.pop(VARIABLE.encode(), b"").decode()
     if not content:
         return _failed(SandboxError(f"There is no container to run: {VARIABLE} is not set."))
     try:
@@ -39,8 +40,8 @@ def _failed(error: Exception) -> int:
 
 
 def _outer(plan: Plan) -> int:
-    parent = os.getppid()
-    ids = os.geteuid(), os.getegid()
+    parent = posix.getppid()
+    ids = posix.geteuid(), posix.getegid()
     hold_signals()
     if plan.podman:
         from .subordinate import enter_with_subordinate_ids
@@ -49,12 +50,12 @@ def _outer(plan: Plan) -> int:
     else:
         namespaces.enter_namespaces()
     namespaces.die_with_parent()
-    if os.getppid() != parent:
+    if posix.getppid() != parent:
         return FAILED
-    reader, writer = os.pipe()
-    child = os.fork()
+    reader, writer = posix.pipe()
+    child = posix.fork()
     if child == 0:
-        os.close(writer)
+        posix.close(writer)
         status = FAILED
         try:
             status = _inner(plan, ids, reader)
@@ -63,18 +64,18 @@ def _outer(plan: Plan) -> int:
         except Exception as error:  # noqa: BLE001 - whatever it was, the exit status and one line must tell
             status = _failed(SandboxError(f"The container failed: {error!r}."))
         finally:
-            os._exit(status)
-    os.close(reader)
-    return shell_status(wait_for(child, lambda number: os.kill(child, number)))
+            posix._exit(status)  # noqa: SLF001 - its name
+    posix.close(reader)
+    return shell_status(wait_for(child, lambda number: posix.kill(child, number)))
 
 
 def _inner(plan: Plan, ids: tuple[int, int], outer: int) -> int:
     namespaces.die_with_parent()
     if namespaces.is_closed(outer):
         return FAILED
-    if not any(os.isatty(stream) for stream in range(3)):
+    if not any(posix.isatty(stream) for stream in range(3)):
         # So that a signal to the caller's process group comes once, by way of the outer process.
-        os.setsid()
+        posix.setsid()
     namespaces.mount("none", "/", flags=namespaces.RECURSIVE | namespaces.SLAVE)
     nothing_special = namespaces.NO_SUID | namespaces.NO_DEV | namespaces.NO_EXEC
     namespaces.mount("proc", "/proc", "proc", flags=nothing_special, what="The container's /proc")
@@ -84,22 +85,21 @@ def _inner(plan: Plan, ids: tuple[int, int], outer: int) -> int:
     # Here, because it is loaded while the images are mounted.
     from .assemble import run_in_image
 
-    for server in servers:
-        server.wait()
-    return run_in_image(plan, workspace, sources, ids)
+    return run_in_image(plan, workspace, servers, sources, ids)
 
 
 def _make_workspace(scratch: str) -> str:
-    workspace = os.path.realpath(scratch) + "/container"
-    os.makedirs(workspace, mode=0o700, exist_ok=True)
+    workspace = f"{scratch.rstrip('/')}/container"
+    make_folder(workspace)
+    workspace = real_path(workspace)
     flags = namespaces.NO_SUID | namespaces.NO_DEV
     namespaces.mount("tmpfs", workspace, "tmpfs", flags=flags, options="mode=0700", what="The upper layer")
     # Relative names spare the overlay's options every special character of the path.
-    os.chdir(workspace)
+    posix.chdir(workspace)
     for folder in ("lower", "upper", "work", "merged"):
-        os.mkdir(folder)
+        posix.mkdir(folder)
     # The root of the container has the mode of this folder, whatever the umask is.
-    os.chmod("upper", 0o755)  # noqa: S103
+    posix.chmod("upper", 0o755)
     return workspace
 
 
@@ -108,11 +108,11 @@ def _mount_images(plan: Plan, lower: str, sources: "Sequence[str]") -> list[Squa
     images = [(plan.image, lower)]
     for mount, source in zip(plan.mounts, sources, strict=True):
         if mount.squashfs:
-            os.mkdir(source)
+            posix.mkdir(source)
             images.append((mount.source, source))
     servers = []
     for image, target in images:
-        if os.path.isdir(image):
+        if is_folder(image):
             flags = namespaces.BIND | namespaces.RECURSIVE
             namespaces.mount(image, target, flags=flags, what=f"The image {image}")
         else:

@@ -2,7 +2,7 @@
 
 # The part of ctypes in C, from which its other part makes classes that are not needed here, for 2 ms.
 import _ctypes
-import os
+import posix
 import select
 
 NEW_MOUNT = 0x00020000
@@ -46,7 +46,7 @@ def _call(name: str, *arguments: object) -> None:
     process = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]
     if _Function(_ctypes.dlsym(process, name))(*arguments) != 0:
         number = _ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+        raise OSError(number, posix.strerror(number))
 
 
 def unshare(what: int) -> None:
@@ -94,7 +94,7 @@ def enter_namespaces() -> None:
     SandboxError
         The machine refuses.
     """
-    user, group = os.geteuid(), os.getegid()
+    user, group = posix.geteuid(), posix.getegid()
     try:
         _call("unshare", NEW_USER | NEW_MOUNT | NEW_PID)
         for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):

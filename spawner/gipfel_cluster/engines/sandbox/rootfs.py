@@ -1,12 +1,12 @@
 """The root of a container: an image below, and above it a layer of memory for everything that is missing."""
 
+import _stat as stat
 import grp
-import os
-import posixpath
+import posix
 import pwd
-import stat
 
 from .namespaces import SandboxError
+from .paths import exists, folder_of, is_file, is_folder, name_of
 
 _LINKS = 40
 _MOST = 4 << 20  # bytes: a hostile image's table of users must not fill the memory
@@ -56,7 +56,7 @@ class Layers:
     def _link(self, path: str) -> str | None:
         if path not in self._links:
             try:
-                self._links[path] = os.readlink(f"{self._lower}/{path}")
+                self._links[path] = posix.readlink(f"{self._lower}/{path}")
             except OSError:
                 self._links[path] = None
         return self._links[path]
@@ -77,13 +77,13 @@ class Layers:
 
     def _one_folder(self, path: str) -> None:
         mine = f"{self._upper}/{path}"
-        if os.path.isdir(mine):
+        if is_folder(mine):
             return
         mode = self._mode(path)
         if mode is not None and not stat.S_ISDIR(mode):
             raise SandboxError(f"/{path} is a file in the image, so that nothing can be mounted below it.")
-        os.mkdir(mine)
-        os.chmod(mine, 0o755 if mode is None else stat.S_IMODE(mode) | 0o700)
+        posix.mkdir(mine)
+        posix.chmod(mine, 0o755 if mode is None else stat.S_IMODE(mode) | 0o700)
 
     def file(self, path: str) -> str:
         """Make an empty file where there is none; return its path without links.
@@ -97,53 +97,55 @@ class Layers:
         mode = self._mode(path.strip("/"))
         if mode is not None and stat.S_ISDIR(mode):
             raise SandboxError(f"{path} is a folder in the image, so that no file can be mounted there.")
-        self.folder(posixpath.dirname(path))
+        self.folder(folder_of(path))
         if mode is None:
             self._write(path, b"")
         return path
 
     def write(self, path: str, content: bytes) -> None:
         """Write a file of our own over the image's, whatever that is."""
-        folder = self.folder(posixpath.dirname(path))
-        self._write(f"{folder.rstrip('/')}/{posixpath.basename(path)}", content)
+        folder = self.folder(folder_of(path))
+        self._write(f"{folder.rstrip('/')}/{name_of(path)}", content)
 
     def read(self, path: str) -> str:
         """Read a file of the image as text; empty where there is none."""
         file = self._lower + self.resolve(path)
         try:
-            return read_bytes(file, _MOST).decode(errors="replace") if os.path.isfile(file) else ""
+            return read_bytes(file, _MOST).decode(errors="replace") if is_file(file) else ""
         except OSError:
             return ""
 
     def holds(self, path: str) -> bool:
         """Tell whether the image has something there."""
-        return os.path.exists(self._lower + self.resolve(path))
+        return exists(self._lower + self.resolve(path))
 
     def is_executable(self, path: str) -> bool:
         """Tell whether the image has a file there that can be executed."""
         try:
             # Not access(2), to which a FUSE file system may say yes in any case.
-            return bool(os.stat(self._lower + self.resolve(path)).st_mode & 0o111)
+            return bool(posix.stat(self._lower + self.resolve(path)).st_mode & 0o111)
         except OSError:
             return False
 
     def link(self, path: str, target: str) -> None:
         """Make a symbolic link over whatever the image has there."""
-        folder = self._upper + self.folder(posixpath.dirname(path)).rstrip("/")
-        mine = f"{folder}/{posixpath.basename(path)}"
-        if os.path.lexists(mine):
-            os.unlink(mine)
-        os.symlink(target, mine)
+        folder = self._upper + self.folder(folder_of(path)).rstrip("/")
+        mine = f"{folder}/{name_of(path)}"
+        try:
+            posix.unlink(mine)
+        except FileNotFoundError:
+            pass
+        posix.symlink(target, mine)
 
     def _write(self, path: str, content: bytes) -> None:
         with open(self._upper + path, "wb") as file:
             file.write(content)
-        os.chmod(self._upper + path, 0o644)
+        posix.chmod(self._upper + path, 0o644)
 
     def _mode(self, path: str) -> int | None:
         for layer in (self._upper, self._lower):
             try:
-                return os.lstat(f"{layer}/{path}").st_mode
+                return posix.lstat(f"{layer}/{path}").st_mode
             except OSError:
                 continue
         return None
@@ -151,8 +153,9 @@ class Layers:
 
 def read_bytes(path: str, most: int = -1) -> bytes:
     """Read a file whole, or its beginning."""
-    with open(path, "rb") as file:
-        return file.read(most)
+    # Without a buffer, which asks a file system about terminals first.
+    with open(path, "rb", buffering=0) as file:
+        return file.read(most) or b""
 
 
 def write_host_files(layers: Layers) -> None:
@@ -165,7 +168,25 @@ def write_host_files(layers: Layers) -> None:
         layers.write(path, content)
 
 
-def write_identity(layers: Layers, user: int, group: int, home: str, name: str) -> None:
+class Names:
+    """What the host calls a user and a group: empty where it has no name for the id."""
+
+    def __init__(self, user: int, group: int) -> None:
+        self.user = self.shell = self.group = ""
+        try:
+            entry = pwd.getpwuid(user)
+            self.user, self.shell = entry.pw_name, entry.pw_shell
+        except KeyError:
+            pass
+        try:
+            self.group = grp.getgrgid(group).gr_name
+        except KeyError:
+            pass
+
+
+def write_identity(
+    layers: Layers, user: int, group: int, home: str, name: str, *, names: Names | None = None
+) -> None:
     """Add the user's lines to the image's ``/etc/passwd`` and ``/etc/group``, so that the ids have names.
 
     Parameters
@@ -174,16 +195,15 @@ def write_identity(layers: Layers, user: int, group: int, home: str, name: str) 
         The home folder in the container.
     name
         What to call the user if the host has no name for the id.
+    names
+        The host's names of the two, where they are known already.
     """
-    try:
-        entry = pwd.getpwuid(user)
-        name, shell = entry.pw_name, entry.pw_shell
-    except KeyError:
+    names = names or Names(user, group)
+    if names.user:
+        name, shell = names.user, names.shell
+    else:
         name, shell = name if _is_user_name(name) else f"user{user}", "/bin/sh"
-    try:
-        group_name = grp.getgrgid(group).gr_name
-    except KeyError:
-        group_name = name
+    group_name = names.group or name
     users = _without(layers.read("/etc/passwd"), name, user)
     groups = _without(layers.read("/etc/group"), group_name, group)
     # Its number has no owner in this namespace, so that nobody could give a terminal to it, as sshd tries to.

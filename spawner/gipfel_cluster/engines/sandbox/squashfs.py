@@ -1,6 +1,6 @@
 """SquashFS files mounted by a plain user, inside a user namespace."""
 
-import os
+import posix
 import select
 import time
 
@@ -9,6 +9,9 @@ from .supervise import DEFAULTED, asked_to_end
 
 _SECONDS = 30.0
 _MILLISECONDS = 20
+#: An image never changes: the kernel may keep its names, also of what is not there, and its pages.
+_KEPT = 86400  # seconds
+_OPTIONS = f"uid=0,gid=0,kernel_cache,entry_timeout={_KEPT},attr_timeout={_KEPT},negative_timeout={_KEPT}"
 
 
 def mount_squashfs(program: str, image: str, target: str, *, others: bool = False) -> int:
@@ -43,11 +46,11 @@ class SquashfsServer:
     def __init__(self, program: str, image: str, target: str, *, others: bool = False) -> None:
         self._image = image
         self._target = target
-        self._before = os.stat(target).st_dev
+        self._before = posix.stat(target).st_dev
         # The kernel tells of every new mount here.
-        self._mounts = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
-        self._words = os.memfd_create("squashfuse")
-        options = "uid=0,gid=0,allow_other" if others else "uid=0,gid=0"
+        self._mounts = posix.open("/proc/self/mountinfo", posix.O_RDONLY | posix.O_CLOEXEC)
+        self._words = posix.memfd_create("squashfuse")
+        options = f"{_OPTIONS},allow_other" if others else _OPTIONS
         # Whoever lets others in ends it by SIGTERM.
         later = () if others else _LATER
         self.process = _serve([program, "-f", "-o", options, image, target], self._words, later)
@@ -63,10 +66,10 @@ class SquashfsServer:
         end = time.monotonic() + _SECONDS
         poll = select.poll()
         poll.register(self._mounts, select.POLLPRI)
-        while os.stat(self._target).st_dev == self._before:
-            ended, _status = os.waitpid(self.process, os.WNOHANG)
+        while posix.stat(self._target).st_dev == self._before:
+            ended, _status = posix.waitpid(self.process, posix.WNOHANG)
             if ended:
-                said = os.pread(self._words, 500, 0).decode(errors="replace").split("\n")[0].strip()
+                said = posix.pread(self._words, 500, 0).decode(errors="replace").split("\n")[0].strip()
                 raise SandboxError(
                     f"The image {self._image} can't be mounted: {said or 'squashfuse gave no reason'}."
                 )
@@ -75,24 +78,24 @@ class SquashfsServer:
             if asked_to_end():
                 raise SandboxError("Asked to end before the container was there.")
             poll.poll(_MILLISECONDS)
-        os.close(self._mounts)
-        os.close(self._words)
+        posix.close(self._mounts)
+        posix.close(self._words)
 
 
 _LATER = (15, 2, 1)  # SIGTERM, SIGINT, SIGHUP
 
 
 def _serve(argv: list[str], words: int, later: tuple[int, ...]) -> int:
-    nothing = os.open(os.devnull, os.O_RDWR)
+    nothing = posix.open("/dev/null", posix.O_RDWR)
     try:
-        return os.posix_spawn(
+        return posix.posix_spawn(
             argv[0],
             argv,
-            os.environ,
+            posix.environ,
             file_actions=[
-                (os.POSIX_SPAWN_DUP2, nothing, 0),
-                (os.POSIX_SPAWN_DUP2, words, 1),
-                (os.POSIX_SPAWN_DUP2, words, 2),
+                (posix.POSIX_SPAWN_DUP2, nothing, 0),
+                (posix.POSIX_SPAWN_DUP2, words, 1),
+                (posix.POSIX_SPAWN_DUP2, words, 2),
             ],
             # A Ctrl-C at the terminal is for the command, not for its file system.
             setpgroup=0,
@@ -101,4 +104,4 @@ def _serve(argv: list[str], words: int, later: tuple[int, ...]) -> int:
             setsigdef=DEFAULTED,
         )
     finally:
-        os.close(nothing)
+        posix.close(nothing)

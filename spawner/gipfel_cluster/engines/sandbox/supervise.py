@@ -1,6 +1,6 @@
 """Signals on their way to the command, and its exit status on the way back."""
 
-import os
+import posix
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,9 +62,9 @@ def shell_status(code: int) -> int:
 def _reap(ended: dict[int, int]) -> None:
     try:
         while True:
-            process, status = os.waitpid(-1, os.WNOHANG)
+            process, status = posix.waitpid(-1, posix.WNOHANG)
             if process == 0:
                 return
-            ended[process] = os.waitstatus_to_exitcode(status)
+            ended[process] = posix.waitstatus_to_exitcode(status)
     except ChildProcessError:
         return
