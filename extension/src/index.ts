@@ -1,5 +1,6 @@
 import { ILayoutRestorer, type JupyterFrontEnd, type JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { ICommandPalette, IThemeManager } from '@jupyterlab/apputils';
+import { IEditorServices } from '@jupyterlab/codeeditor';
 import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
@@ -22,9 +23,11 @@ const panel: JupyterFrontEndPlugin<void> = {
   id: '@gipfel/extension:plugin',
   description: 'A sidebar with the live saturation of GPUs and host.',
   autoStart: true,
+  requires: [IEditorServices],
   optional: [ICommandPalette, ILayoutRestorer, ISettingRegistry, IThemeManager, ITranslator],
   activate: (
     app: JupyterFrontEnd,
+    services: IEditorServices,
     palette: ICommandPalette | null,
     restorer: ILayoutRestorer | null,
     settings: ISettingRegistry | null,
@@ -37,7 +40,7 @@ const panel: JupyterFrontEndPlugin<void> = {
       saturationSection(model, trans, () => {
         void app.commands.execute(CommandIDs.openNotebook);
       }),
-      vettingSection(app, trans),
+      vettingSection(app, trans, services),
       addLaunches(app, trans, palette),
       addBatch(app, trans, palette)
     ];

@@ -1,6 +1,7 @@
 import { Notification } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 
+import { lineOf } from './answer';
 import { dueNotice, type LeavingModel } from './leaving';
 import type { ILeaving } from './tokens';
 
@@ -95,7 +96,7 @@ export class LeavingNotices {
     try {
       await action();
     } catch (error) {
-      Notification.error(error instanceof Error ? error.message : String(error), { autoClose: false });
+      Notification.error(lineOf(error), { autoClose: false });
     }
   }
 

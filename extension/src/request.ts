@@ -1,6 +1,7 @@
 import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 
+import { answerOf } from './answer';
 import type {
   IComparison,
   ILeaving,
@@ -118,18 +119,8 @@ export class GipfelRequests {
     return address + URLExt.objectToQueryString(query) + gpus;
   }
 
-  private async _request<T>(path: string, method = 'GET', body?: unknown): Promise<T> {
-    const init: RequestInit = { method };
-    if (body !== undefined) {
-      init.body = JSON.stringify(body);
-    }
-    const url = URLExt.join(this.settings.baseUrl, 'gipfel', path);
-    const response = await ServerConnection.makeRequest(url, init, this.settings);
-    const answer = (await response.json().catch(() => null)) as (T & { message?: string }) | null;
-    if (!response.ok || answer === null) {
-      throw new Error(answer?.message ?? `The notebook server answered ${response.status} to ${path}.`);
-    }
-    return answer;
+  private _request<T>(path: string, method = 'GET', body?: unknown): Promise<T> {
+    return answerOf(this.settings, path, method, body);
   }
 }
 

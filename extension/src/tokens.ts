@@ -117,6 +117,8 @@ export interface IScore {
   readonly bottleneck: string | null;
   readonly binding: Readonly<Record<string, number | null>>;
   readonly losses: Readonly<Record<string, number | null>>;
+  /** The score and the losses as whole numbers that add up to 100; null where there is no score. */
+  readonly whole_points: Readonly<Record<string, number>> | null;
   readonly advice: readonly IAdvice[];
   readonly confidence: number | null;
   readonly gpus: readonly {

@@ -31,7 +31,11 @@ dist.init_process_group("gloo")
 rank = dist.get_rank()
 print("arguments", sys.argv[1:], flush=True)
 stop = pathlib.Path("stop")
+weight = torch.ones(1, requires_grad=True)
+optimizer = torch.optim.SGD([weight])
 for step in range(1, 100_001):
+    weight.grad = torch.ones(1)
+    optimizer.step()
     total = torch.ones(1)
     dist.all_reduce(total)
     log(step=step, total_steps=100_000, loss=2 / step, tokens_per_s=1000.0 * dist.get_world_size())
@@ -42,7 +46,26 @@ for step in range(1, 100_001):
 """
 _CELL = """\
 from gipfel_widgets import LaunchCell
-LaunchCell(script="train.py", args=["--text", "a 'b' $(c) <i>"], gpus_per_node=2)"""
+LaunchCell(script="train.py", args=["--text", "a 'b' $(c) <i>"], gpus_per_node=2, profile=True)"""
+
+#: A GPU in name only, and a process that stands for another kernel.
+_HELD = """\
+import os, pathlib, subprocess
+from gipfel_widgets import LaunchCell
+child = subprocess.Popen(["sleep", "1000"])
+pathlib.Path("held").write_text(str(child.pid))
+program = pathlib.Path("bin/nvidia-smi").absolute()
+program.parent.mkdir()
+program.write_text(f'''#!/bin/sh
+case "$1" in
+  --query-gpu=*) echo "0, GPU-a, Exclusive_Process" ;;
+  *) echo "{child.pid}, GPU-a, python3" ;;
+esac
+''')
+program.chmod(0o755)
+os.environ["PATH"] = f"{program.parent}:{os.environ['PATH']}"
+os.environ["CUDA_VISIBLE_DEVICES"] = "0"
+LaunchCell(script="train.py", gpus_per_node=1)"""
 
 
 @pytest.fixture
@@ -101,6 +124,14 @@ def _step(view: Locator) -> int:
     return int(match[1].replace(",", "")) if match else 0
 
 
+def _has_steps(link: Locator) -> bool:
+    """Download what a link leads to: whether it is a trace with steps of the optimizer."""
+    with link.page.expect_download(timeout=_LIMIT_MS) as started:
+        link.click()
+    events = json.loads(started.value.path().read_text())["traceEvents"]
+    return any("Optimizer.step" in each.get("name", "") for each in events)
+
+
 def _wait_until_further(view: Locator, before: int) -> None:
     end = time.monotonic() + _LIMIT_MS / 1000
     while _step(view) <= before:
@@ -137,6 +168,11 @@ def test_a_launch_from_the_form_outlives_page_and_kernel(page: Page, lab: LabSer
     view.get_by_label("errors only").check()
     expect(view.locator(".gipfel-count")).to_have_text("no line about an error")
 
+    # A trace of every rank is a link to its file.
+    traces = view.locator(".gipfel-files", has_text="Profiler traces")
+    expect(traces.get_by_role("link")).to_have_text(["rank 0", "rank 1"], timeout=_LIMIT_MS)
+    assert _has_steps(traces.get_by_role("link", name="rank 0"))
+
     # The page is reloaded: the kernel has the view still.
     before = _step(view)
     _save(page)
@@ -152,6 +188,9 @@ def test_a_launch_from_the_form_outlives_page_and_kernel(page: Page, lab: LabSer
     expect(row).to_contain_text("tokens/s", timeout=_LIMIT_MS)
     row.get_by_role("button", name="Log").click()
     expect(row.get_by_role("log")).to_contain_text("sum 2", timeout=_LIMIT_MS)
+    row.locator("summary", has_text="Files of ranks").click()
+    assert _has_steps(row.get_by_role("link", name="rank 1"))
+    expect(row.get_by_role("link", name="Perfetto")).to_have_attribute("href", "https://ui.perfetto.dev")
     here.choose_theme("JupyterLab Dark")
 
     # The kernel is killed: the launch goes on, and the same cell finds it again.
@@ -188,4 +227,16 @@ def test_a_launch_from_the_form_outlives_page_and_kernel(page: Page, lab: LabSer
     again.get_by_role("button", name="Log").click()
     again.get_by_label("errors only").check()
     expect(again.get_by_role("log")).to_contain_text("ValueError: the wrong mountain", timeout=_LIMIT_MS)
+
+    # A process of this server holds the GPU: it is named, and ended by a button.
+    _run_instead(page, _HELD)
+    output.get_by_role("button", name="Check", exact=True).click(timeout=_LIMIT_MS)
+    free = output.get_by_role("button", name="Free them", exact=True)
+    expect(free).to_be_visible(timeout=_LIMIT_MS)
+    pid = (lab.folder / "held").read_text()
+    expect(output).to_contain_text(f"used by pid {pid} (the kernel of")
+    assert Path(f"/proc/{pid}").exists()
+    free.click()
+    expect(output).to_contain_text(f"Ended: pid {pid}", timeout=_LIMIT_MS)
+    assert not Path(f"/proc/{pid}/exe").exists()
     assert here.errors == []

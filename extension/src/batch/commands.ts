@@ -8,6 +8,7 @@ import {
 } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 
+import { lineOf } from '../answer';
 import { mountainIcon } from '../icon';
 import type { ISection } from '../section';
 import { BatchDialogBody } from './dialog';
@@ -93,8 +94,4 @@ async function ask(
   } catch (error) {
     await showErrorMessage(trans.__('The job was not submitted'), lineOf(error));
   }
-}
-
-function lineOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error);
 }

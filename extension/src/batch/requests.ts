@@ -1,5 +1,7 @@
 import { URLExt } from '@jupyterlab/coreutils';
-import { ServerConnection } from '@jupyterlab/services';
+import type { ServerConnection } from '@jupyterlab/services';
+
+import { answerOf } from '../answer';
 
 /** A parameter as the notebook's cell writes it. */
 export interface IParameter {
@@ -82,17 +84,7 @@ export class BatchRequests {
     await this._request<unknown>(`jobs/${encodeURIComponent(jobId)}`, 'DELETE');
   }
 
-  private async _request<T>(path: string, method = 'GET', body?: unknown): Promise<T> {
-    const init: RequestInit = { method };
-    if (body !== undefined) {
-      init.body = JSON.stringify(body);
-    }
-    const url = URLExt.join(this._settings.baseUrl, 'gipfel', 'batch', path);
-    const response = await ServerConnection.makeRequest(url, init, this._settings);
-    const answer = (await response.json().catch(() => null)) as (T & { message?: string }) | null;
-    if (!response.ok || answer === null) {
-      throw new Error(answer?.message ?? `The notebook server answered ${response.status}.`);
-    }
-    return answer;
+  private _request<T>(path: string, method = 'GET', body?: unknown): Promise<T> {
+    return answerOf(this._settings, `batch/${path}`, method, body);
   }
 }

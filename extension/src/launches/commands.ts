@@ -26,7 +26,8 @@ export function addLaunches(
   trans: TranslationBundle,
   palette: ICommandPalette | null
 ): ISection {
-  const model = new LaunchesModel(new LaunchRequests(app.serviceManager.serverSettings));
+  const requests = new LaunchRequests(app.serviceManager.serverSettings);
+  const model = new LaunchesModel(requests);
   const openNotebook = (id: string): void => {
     void model.notebook(id).then(path => {
       if (path !== null) {
@@ -34,7 +35,10 @@ export function addLaunches(
       }
     });
   };
-  Object.assign(globalThis, { [Symbol.for('gipfel.openLaunch')]: openNotebook });
+  Object.assign(globalThis, {
+    [Symbol.for('gipfel.openLaunch')]: openNotebook,
+    [Symbol.for('gipfel.launchFile')]: requests.fileUrl.bind(requests)
+  });
   app.commands.addCommand(NEW_LAUNCH, {
     label: trans.__('New Launch'),
     caption: trans.__('Open a notebook with a launch cell: training on many GPUs'),

@@ -1,9 +1,11 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
+import { ActButton, Mark, wordsOf } from '../work/parts';
 import type { ILaunchActions } from './actions';
 import { LaunchLog } from './log';
 import type { LaunchesModel } from './model';
+import { RankFiles } from './rank-files';
 import type { ILaunch } from './requests';
 
 interface ILaunchProps {
@@ -35,6 +37,7 @@ export function Launch(props: ILaunchProps): React.JSX.Element {
       {fraction !== null && <progress max={1} value={fraction} aria-label={trans.__('Progress')} />}
       {said && <p>{said}</p>}
       {launch.says && <p className={launch.phase === 'ended' ? 'jp-mod-says' : undefined}>{launch.says}</p>}
+      <RankFiles launch={launch} requests={model.requests} trans={trans} />
       <Actions {...props} />
       {model.opened === launch.id && <LaunchLog launch={launch} model={model} trans={trans} />}
     </article>
@@ -46,9 +49,7 @@ function Head(props: { launch: ILaunch; askedMs: number; trans: TranslationBundl
   const ended = launch.phase === 'ended';
   return (
     <header>
-      <span>
-        <span aria-hidden="true">{SHAPES[launch.word] ?? '✗'}</span> #{launch.number}
-      </span>
+      <Mark shape={SHAPES[launch.word] ?? '✗'}>#{launch.number}</Mark>
       <strong title={launch.title}>{launch.name}</strong>
       <span>{launch.word === 'silent' ? trans.__('nothing is heard') : launch.word}</span>
       {!ended && launch.started_ns !== null && <span>{spanOf(askedMs - launch.started_ns / 1e6)}</span>}
@@ -69,15 +70,13 @@ function Actions(props: ILaunchProps): React.JSX.Element {
   const ended = launch.phase === 'ended';
   const open = model.opened === launch.id;
   const button = (text: string, act: () => void, pressed?: boolean): React.JSX.Element => (
-    <button
-      className="jp-Gipfel-button"
-      aria-pressed={pressed}
-      aria-label={`${text}: #${launch.number} ${launch.name}`}
-      disabled={model.isBusy(launch.id)}
+    <ActButton
+      text={text}
+      of={`#${launch.number} ${launch.name}`}
+      busy={model.isBusy(launch.id)}
+      pressed={pressed}
       onClick={act}
-    >
-      {text}
-    </button>
+    />
   );
   const toggle = (): void => {
     model.openLog(open ? '' : launch.id);
@@ -112,7 +111,7 @@ function words(launch: ILaunch, trans: TranslationBundle): string {
   if (launch.restarts > 0) {
     found.push(trans._n('%1 restart', '%1 restarts', launch.restarts));
   }
-  return found.join(' · ');
+  return wordsOf(found);
 }
 
 function spanOf(ms: number): string {

@@ -1,5 +1,7 @@
 import { URLExt } from '@jupyterlab/coreutils';
-import { ServerConnection } from '@jupyterlab/services';
+import type { ServerConnection } from '@jupyterlab/services';
+
+import { answerOf } from '../answer';
 
 /** A launch, as the server's `glance` describes it. */
 export interface ILaunch {
@@ -30,10 +32,17 @@ export interface ILaunch {
     readonly steps_per_s: number | null;
   };
   readonly notebook: boolean;
+  /** Ranks that left a trace of torch's profiler. */
+  readonly traces: readonly number[];
+  /** Ranks that left a dump of torch's flight recorder. */
+  readonly dumps: readonly number[];
 }
 
 /** Rank, text, milliseconds since 1970 or null, whether it is about an error. */
 export type LogLine = readonly [number, string, number | null, boolean];
+
+/** What a rank leaves for another program. */
+export type RankFile = 'trace' | 'dump';
 
 /** How far a log has been read; the server's own business. */
 export type LogPosition = Readonly<Record<string, unknown>>;
@@ -73,17 +82,13 @@ export class LaunchRequests {
     return (await this._request<{ path: string }>('notebook', 'POST', { launch })).path;
   }
 
-  private async _request<T>(path: string, method = 'GET', body?: unknown): Promise<T> {
-    const init: RequestInit = { method };
-    if (body !== undefined) {
-      init.body = JSON.stringify(body);
-    }
-    const url = URLExt.join(this._settings.baseUrl, 'gipfel', 'launches', path);
-    const response = await ServerConnection.makeRequest(url, init, this._settings);
-    const answer = (await response.json().catch(() => null)) as (T & { message?: string }) | null;
-    if (!response.ok || answer === null) {
-      throw new Error(answer?.message ?? `The notebook server answered ${response.status}.`);
-    }
-    return answer;
+  /** The address of a rank's file. */
+  fileUrl(kind: RankFile, launch: string, rank: number): string {
+    const url = URLExt.join(this._settings.baseUrl, 'gipfel', 'launches', kind);
+    return url + URLExt.objectToQueryString({ launch, rank: String(rank) });
+  }
+
+  private _request<T>(path: string, method = 'GET', body?: unknown): Promise<T> {
+    return answerOf(this._settings, URLExt.join('launches', path), method, body);
   }
 }

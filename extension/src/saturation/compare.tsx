@@ -1,6 +1,7 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
+import { lineOf } from '../answer';
 import type { SaturationModel } from '../model';
 import { Notice } from '../notice';
 import { FigureView } from '../plot';
@@ -77,7 +78,7 @@ function Found(props: {
       },
       (error: unknown) => {
         if (!gone) {
-          setProblem(error instanceof Error ? error.message : String(error));
+          setProblem(lineOf(error));
         }
       }
     );

@@ -6,7 +6,7 @@ import type { IScore } from '../tokens';
 /** The score, what made it, and the staircase of what was lost; together 100. */
 export function Score(props: { score: IScore; trans: TranslationBundle }): React.JSX.Element {
   const { score, trans } = props;
-  if (score.score === null) {
+  if (score.whole_points === null) {
     return (
       <div className="jp-Gipfel-score">
         <p>
@@ -15,7 +15,7 @@ export function Score(props: { score: IScore; trans: TranslationBundle }): React
       </div>
     );
   }
-  const { score: points, ...losses } = wholePoints({ score: score.score, ...known(score.losses) });
+  const { score: points = 0, ...losses } = score.whole_points;
   const lost = Object.entries(losses)
     .filter(([, each]) => each > 0)
     .sort((a, b) => b[1] - a[1]);
@@ -25,7 +25,7 @@ export function Score(props: { score: IScore; trans: TranslationBundle }): React
         <strong className="jp-Gipfel-points" title={trans.__('points of 100')}>
           {points}
         </strong>
-        <Bar points={points ?? 0} lost={lost} label={trans.__('%1 of 100 points', points)} />
+        <Bar points={points} lost={lost} label={trans.__('%1 of 100 points', points)} />
         <span>{bound(score, trans)}</span>
       </div>
       <p className="jp-Gipfel-lost">
@@ -34,7 +34,7 @@ export function Score(props: { score: IScore; trans: TranslationBundle }): React
           ? lost.map(([name, each]) => `${name}\u00a0${each}`).join(' · ')
           : trans.__('nothing')}{' '}
         <span className="jp-Gipfel-sum">
-          ({points} + {100 - (points ?? 0)} = 100)
+          ({points} + {100 - points} = 100)
         </span>
       </p>
       {typeof score.means_s === 'number' && (
@@ -44,7 +44,7 @@ export function Score(props: { score: IScore; trans: TranslationBundle }): React
       )}
       <details className="jp-Gipfel-more">
         <summary>{trans.__('Staircase, confidence, notes')}</summary>
-        <Staircase points={points ?? 0} lost={lost} />
+        <Staircase points={points} lost={lost} />
         <Particulars score={score} trans={trans} />
       </details>
     </div>
@@ -136,23 +136,7 @@ function bound(score: IScore, trans: TranslationBundle): string {
     : trans.__('%1-bound %2 % of the time', name, Math.round(100 * share));
 }
 
-function known(values: Readonly<Record<string, number | null>>): Record<string, number> {
-  return Object.fromEntries(Object.entries(values).map(([name, value]) => [name, value ?? 0]));
-}
-
 function mean(values: readonly (number | null)[]): number | null {
   const there = values.filter(value => value !== null);
   return there.length > 0 ? there.reduce((sum, value) => sum + value, 0) / there.length : null;
-}
-
-/** Parts of 100 as whole numbers that still add up: the largest remainders are rounded up. */
-function wholePoints(parts: Readonly<Record<string, number>>): Record<string, number> {
-  const rests = Object.entries(parts).map(([name, part]) => ({ name, rest: part - Math.floor(part) }));
-  const sum = Object.values(parts).reduce((total, part) => total + part, 0);
-  const floors = Object.values(parts).reduce((total, part) => total + Math.floor(part), 0);
-  rests.sort((a, b) => b.rest - a.rest);
-  const up = new Set(rests.slice(0, Math.round(sum) - floors).map(each => each.name));
-  return Object.fromEntries(
-    Object.entries(parts).map(([name, part]) => [name, Math.floor(part) + (up.has(name) ? 1 : 0)])
-  );
 }

@@ -1,20 +1,25 @@
+import type { IEditorServices } from '@jupyterlab/codeeditor';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
 import { Notice } from '../notice';
 import type { IDraft, VettingModel } from './model';
+import type { IMeaning } from './requests';
+import { YamlText, type IMark } from './text';
 
-const ROWS = 16;
+const MEANING = 'jp-Gipfel-vetting-meaning';
 
 interface IEditorProps {
   readonly draft: IDraft;
   readonly model: VettingModel;
+  readonly services: IEditorServices;
   readonly trans: TranslationBundle;
 }
 
 /** A protocol as text, with what it means to the server below it. */
 export function ProtocolEditor(props: IEditorProps): React.JSX.Element {
-  const { draft, model, trans } = props;
+  const { draft, model, services, trans } = props;
+  const marks = React.useMemo(() => marksOf(draft.meaning), [draft.meaning]);
   return (
     <form
       className="jp-Gipfel-vetting-editor"
@@ -23,19 +28,17 @@ export function ProtocolEditor(props: IEditorProps): React.JSX.Element {
         void model.save();
       }}
     >
-      <textarea
-        aria-label={trans.__('Protocol')}
-        aria-describedby="jp-Gipfel-vetting-meaning"
-        aria-invalid={draft.meaning?.valid === false}
-        rows={ROWS}
-        spellCheck={false}
-        wrap="off"
-        value={draft.text}
-        onChange={event => {
-          model.type({ text: event.target.value });
+      <YamlText
+        services={services}
+        text={draft.text}
+        marks={marks}
+        label={trans.__('Protocol')}
+        describedBy={MEANING}
+        onChange={text => {
+          model.type({ text });
         }}
       />
-      <div id="jp-Gipfel-vetting-meaning" role="status">
+      <div id={MEANING} role="status">
         <Meaning draft={draft} trans={trans} />
       </div>
       <SaveRow draft={draft} model={model} trans={trans} />
@@ -43,7 +46,17 @@ export function ProtocolEditor(props: IEditorProps): React.JSX.Element {
   );
 }
 
-function SaveRow(props: IEditorProps): React.JSX.Element {
+/** Each problem at its line; null while the server has not said. */
+function marksOf(meaning: IMeaning | null): readonly IMark[] | null {
+  const problems = meaning?.problems.map((text, number) => ({
+    line: meaning.lines[number] ?? 0,
+    text: text.replace(/^(?:The text, l|L)ine \d+: /, ''),
+    error: !meaning.valid
+  }));
+  return problems ?? null;
+}
+
+function SaveRow(props: Omit<IEditorProps, 'services'>): React.JSX.Element {
   const { draft, model, trans } = props;
   return (
     <div className="jp-Gipfel-vetting-row">
@@ -88,9 +101,16 @@ function Meaning(props: { draft: IDraft; trans: TranslationBundle }): React.JSX.
           ✓ {trans._n('%1 check: %2', '%1 checks: %2', meaning.checks.length, names(meaning.checks))}
         </p>
       )}
-      {meaning.problems.map(each => (
-        <Notice key={each} shape={meaning.valid ? '▲' : '✗'} text={each} />
-      ))}
+      {meaning.problems.map((each, number) =>
+        meaning.lines[number] ? (
+          // It stands at its line too.
+          <p key={each} className="jp-Gipfel-small">
+            <span aria-hidden="true">{meaning.valid ? '▲' : '✗'}</span> {each}
+          </p>
+        ) : (
+          <Notice key={each} shape={meaning.valid ? '▲' : '✗'} text={each} />
+        )
+      )}
     </>
   );
 }

@@ -1,5 +1,6 @@
 import { Signal, type ISignal } from '@lumino/signaling';
 
+import { lineOf } from '../answer';
 import type { IGrid, IMeaning, IProtocol, IProtocolPlace, IVetting, VettingRequests } from './requests';
 
 const RUNNING_MS = 1_000;
@@ -94,8 +95,14 @@ export class VettingModel {
 
   /** Read the list of protocols again. */
   async listProtocols(): Promise<void> {
+    this._listing += 1;
+    const listing = this._listing;
     try {
       const { protocols, registry } = await this.requests.protocols(this._directory());
+      if (listing !== this._listing) {
+        // An older list lacks what was saved meanwhile.
+        return;
+      }
       this.protocols = protocols;
       this.registry = registry;
       if (!this.protocol) {
@@ -222,13 +229,10 @@ export class VettingModel {
   private _visible = false;
   private _timer = 0;
   private _checking = 0;
+  private _listing = 0;
 }
 
 /** How a protocol is called in the list of choices. */
 export function nameOf(place: IProtocolPlace): string {
   return `${place.kind}:${place.file}`;
-}
-
-function lineOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error);
 }

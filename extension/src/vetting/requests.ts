@@ -1,5 +1,7 @@
 import { URLExt } from '@jupyterlab/coreutils';
-import { ServerConnection } from '@jupyterlab/services';
+import type { ServerConnection } from '@jupyterlab/services';
+
+import { answerOf } from '../answer';
 
 /** A verdict, or `running`, or `waiting`. */
 export type Word = 'pass' | 'degraded' | 'inconclusive' | 'not_run' | 'fail' | 'running' | 'waiting';
@@ -78,6 +80,8 @@ export interface IProtocol extends IProtocolPlace {
 export interface IMeaning {
   readonly valid: boolean;
   readonly problems: readonly string[];
+  /** The line that each problem is about, from 1 on; 0 for none. */
+  readonly lines: readonly number[];
   readonly checks: readonly { readonly name: string; readonly type: string }[];
 }
 
@@ -125,17 +129,7 @@ export class VettingRequests {
     return (await this._request<{ share: boolean }>('/consent', 'POST', { share })).share;
   }
 
-  private async _request<T>(path: string, method = 'GET', body?: unknown): Promise<T> {
-    const init: RequestInit = { method };
-    if (body !== undefined) {
-      init.body = JSON.stringify(body);
-    }
-    const url = URLExt.join(this._settings.baseUrl, 'gipfel', 'vetting') + path;
-    const response = await ServerConnection.makeRequest(url, init, this._settings);
-    const answer = (await response.json().catch(() => null)) as (T & { message?: string }) | null;
-    if (!response.ok || answer === null) {
-      throw new Error(answer?.message ?? `The notebook server answered ${response.status}.`);
-    }
-    return answer;
+  private _request<T>(path: string, method = 'GET', body?: unknown): Promise<T> {
+    return answerOf(this._settings, `vetting${path}`, method, body);
   }
 }

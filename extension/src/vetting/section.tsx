@@ -1,4 +1,5 @@
 import type { JupyterFrontEnd } from '@jupyterlab/application';
+import type { IEditorServices } from '@jupyterlab/codeeditor';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { UseSignal } from '@jupyterlab/ui-components';
 import * as React from 'react';
@@ -13,7 +14,11 @@ import { VettingRequests } from './requests';
 import { Runner } from './runner';
 
 /** The panel's section on whether the nodes of this job are fit. */
-export function vettingSection(app: JupyterFrontEnd, trans: TranslationBundle): ISection {
+export function vettingSection(
+  app: JupyterFrontEnd,
+  trans: TranslationBundle,
+  services: IEditorServices
+): ISection {
   const directory = (): string => {
     const { context } = (app.shell.currentWidget ?? {}) as { context?: { path?: string } };
     const path = context?.path ?? '';
@@ -30,7 +35,7 @@ export function vettingSection(app: JupyterFrontEnd, trans: TranslationBundle): 
     ),
     Body: () => (
       <UseSignal signal={model.changed}>
-        {(): React.JSX.Element => <Body model={model} trans={trans} />}
+        {(): React.JSX.Element => <Body model={model} services={services} trans={trans} />}
       </UseSignal>
     ),
     setVisible: visible => {
@@ -86,15 +91,15 @@ function State(props: { name: string; children: React.ReactNode }): React.JSX.El
   );
 }
 
-function Body(props: IProps): React.JSX.Element {
-  const { model, trans } = props;
+function Body(props: IProps & { services: IEditorServices }): React.JSX.Element {
+  const { model, services, trans } = props;
   const { grid } = model;
   return (
     <div className="jp-Gipfel-vetting" aria-busy={model.busy}>
       <Notices model={model} trans={trans} />
       {grid && <Report grid={grid} model={model} trans={trans} />}
       <Runner model={model} trans={trans} />
-      {model.draft && <ProtocolEditor draft={model.draft} model={model} trans={trans} />}
+      {model.draft && <ProtocolEditor draft={model.draft} model={model} services={services} trans={trans} />}
       {model.registry && (
         <label className="jp-Gipfel-vetting-check">
           <input
