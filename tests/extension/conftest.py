@@ -1,5 +1,6 @@
-"""A real Jupyter server with the extension, in a process and folders of its own."""
+"""A real Jupyter server with the extension, in a process and folders of its own; the registry's databases."""
 
+import functools
 import http.cookiejar
 import json
 import os
@@ -17,6 +18,10 @@ from typing import Any
 import psutil
 import pytest
 import websocket
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from postgres import postgres_missing, running_postgres
 
 _TOKEN = "a-token-of-the-tests"
 _START_S = 40.0
@@ -144,3 +149,31 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterServer]:
     found = _start(tmp_path_factory.mktemp("shared"), {})
     yield found
     found.stop()
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    """The URL of a real PostgreSQL, shared by the tests of a module."""
+    reason = postgres_missing()
+    if reason:
+        pytest.skip(reason)
+    with running_postgres() as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty database of the registry's."""
+    from registry_site import empty_database  # noqa: PLC0415 - the registry's own imports
+
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/made/registry.sqlite"
+    return empty_database(request.getfixturevalue("postgres"))
+
+
+@pytest.fixture
+def run_site(database: str) -> Callable[..., None]:
+    """Lets a story happen at a registry's site with settings of a test's choice."""
+    from registry_site import run_story  # noqa: PLC0415 - the registry's own imports
+
+    return functools.partial(run_story, database)

@@ -1,154 +1,27 @@
-"""The registry on SQLite and on a real PostgreSQL: what comes in, what is proposed, what reaches nodes."""
+"""The registry on SQLite and on a real PostgreSQL: what comes in, and what it can be asked."""
 
 import asyncio
-import itertools
 import sys
-import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import create_engine, make_url, text
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from postgres import postgres_missing, running_postgres
+from sqlalchemy import text
 
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.registry import queries
 from gipfel_extension.registry.database import open_database
 from gipfel_extension.registry.grid import grid
 from gipfel_extension.registry.records import Refused, Sender
-from gipfel_extension.registry.recovery.cases import StepView, steps
-from gipfel_extension.registry.recovery.nodes import NodeState, SlurmNodes, read_states
-from gipfel_extension.registry.rules.load import load_rules
 from gipfel_extension.registry.schema import Base
-from gipfel_extension.registry.service import Registry
-from gipfel_extension.registry.settings import Settings
 from gipfel_extension.vetting.history.share import SharedReport
 from gipfel_extension.vetting.model import Verdict
 
-HOUR = 3600 * 10**9
-_NUMBERS = itertools.count(1)
+sys.path.insert(0, str(Path(__file__).parent))
 
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
-    reason = postgres_missing()
-    if reason:
-        pytest.skip(reason)
-    with running_postgres() as url:
-        yield url
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of an empty database."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/made/registry.sqlite"
-    server: str = request.getfixturevalue("postgres")
-    name = f"registry_{next(_NUMBERS)}"
-    engine = create_engine(server, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name}"))
-    engine.dispose()
-    return make_url(server).set(database=name).render_as_string(hide_password=False)
-
-
-class FakeNodes(SlurmNodes):
-    """A cluster of a hundred nodes that remembers what was done to it; its commands are Slurm's."""
-
-    def __init__(self, count: int = 100) -> None:
-        super().__init__({})
-        self.count = count
-        self.reasons: dict[str, str] = {}
-        self.ran: list[tuple[str, ...]] = []
-        self.jobs: dict[str, tuple[str, frozenset[str]]] = {}
-
-    async def states(self) -> Mapping[str, NodeState]:
-        names = [f"n{number:03}" for number in range(self.count)]
-        words = [
-            f"{n}|normal|{'drained' if n in self.reasons else 'idle'}|{self.reasons.get(n, 'none')}"
-            for n in names
-        ]
-        return read_states("\n".join(words))
-
-    async def job(self, job: str) -> tuple[str, frozenset[str]] | None:
-        return self.jobs.get(job)
-
-    async def run(self, argv: tuple[str, ...]) -> None:
-        self.ran.append(argv)
-        node = argv[2].removeprefix("NodeName=")
-        if "State=DRAIN" in argv:
-            self.reasons[node] = argv[4].removeprefix("Reason=")
-        else:
-            del self.reasons[node]
-
-
-class Site:
-    """A registry whose clock the test moves."""
-
-    def __init__(self, database: str, **settings: Any) -> None:
-        self.now = time.time_ns()
-        self.nodes = FakeNodes()
-        self.engine = open_database(database)
-        self.registry = Registry(
-            self.engine, Settings.model_validate(settings), load_rules(), self.nodes, clock=lambda: self.now
-        )
-
-    async def send(self, user: str, *nodes: str, job: str = "", vouched: bool = False, **entry: Any) -> bool:
-        self.now += 10**9
-        sender = Sender(name=user, vouched=vouched)
-        new = await self.registry.receive(self.report(*nodes, job=job or user, **entry), sender)
-        await self.registry.settled()
-        return new
-
-    def report(self, *nodes: str, job: str = "7", cluster: str = "alps", **entry: Any) -> SharedReport:
-        words = {
-            "check": "xid", "type": "xid", "scope": "node", "verdict": "fail", "reason": "XID 79",
-            "codes": [79], "gpu_model": "GH200", "started_ns": self.now,
-        }  # fmt: skip
-        return SharedReport.model_validate(
-            {
-                "record": {
-                    "cluster": cluster, "job": job, "protocol": "quick", "started_ns": self.now - 10**9,
-                    "ended_ns": self.now, "complete": True,
-                    "entries": [{"node": node, **words, **entry} for node in nodes],
-                }
-            }
-        )  # fmt: skip
-
-    async def waiting(self) -> list[StepView]:
-        return list(await self.registry.ask(lambda session: steps(session, waiting=True)))
-
-    async def try_to_approve(self, step: StepView) -> list[str]:
-        try:
-            await self.registry.recovery.decide(step.id, "approve", "olga")
-        except GipfelError as error:
-            return [str(error)]
-        return []
-
-    async def audit(self) -> list[tuple[str, str, str]]:
-        done = await self.registry.ask(queries.last_done)
-        return [(each.actor, each.event, each.words) for each in reversed(done)]
-
-
-@pytest.fixture
-def run_site(database: str) -> Callable[..., None]:
-    def run(story: Callable[[Site], Coroutine[Any, Any, None]], **settings: Any) -> None:
-        site = Site(database, **settings)
-        try:
-            asyncio.run(story(site))
-        finally:
-            site.engine.dispose()
-
-    return run
-
-
-DRAIN = {"cluster": "alps", "dry_run": False, "per_hour": 2, "most_share": 0.05}
+from registry_site import DRAIN, HOUR, Site
 
 
 class TestDatabase:
@@ -185,119 +58,6 @@ class TestDatabase:
         open_database(f"sqlite:///{tmp_path}/made/registry.sqlite").dispose()
         modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "made").iterdir()}
         assert modes == {0o600}
-
-
-def test_from_two_users_words_to_a_drained_node_and_back(run_site: Any) -> None:
-    async def story(site: Site) -> None:
-        assert await site.send("ada", "n001")
-        assert await site.waiting() == []
-        await site.send("bob", "n001", "n002")
-        (drain,) = await site.waiting()
-        assert (drain.action, drain.node, drain.rule, site.nodes.ran) == ("drain", "n001", "gpu-lost", [])
-        await site.registry.recovery.decide(drain.id, "approve", "olga")
-        reason = f"gipfel gpu-lost {drain.key}"
-        assert site.nodes.reasons == {"n001": reason}
-        with pytest.raises(GipfelError, match="decided already"):
-            await site.registry.recovery.decide(drain.id, "approve", "olga")
-        for action in ("reboot", "recheck"):
-            (step,) = await site.waiting()
-            assert step.action == action
-            await site.registry.recovery.decide(step.id, "approve", "olga")
-        # What users say of it does not bring it back; the operators' own run does.
-        await site.send("cleo", "n001", verdict="pass", codes=[])
-        assert await site.waiting() == []
-        await site.send("service:ops", "n001", verdict="pass", codes=[], vouched=True)
-        (resume,) = await site.waiting()
-        site.nodes.reasons["n001"] = "fan broken"
-        with pytest.raises(GipfelError, match="somebody else: fan broken"):
-            await site.registry.recovery.decide(resume.id, "approve", "olga")
-        site.nodes.reasons["n001"] = reason
-        await site.registry.recovery.decide(resume.id, "approve", "olga")
-        assert site.nodes.reasons == {}
-        assert await site.waiting() == []
-        events = [(actor, event) for actor, event, _ in await site.audit()]
-        assert events.count(("olga", "drain")) == events.count(("olga", "resume")) == 1
-        assert events[-1] == ("registry", "close")
-        assert (await site.audit())[0][2].startswith("A GPU has fallen off the bus")
-
-    run_site(story, drain=DRAIN)
-
-
-def test_a_dry_run_says_what_it_would_do(run_site: Any) -> None:
-    async def story(site: Site) -> None:
-        await site.send("service:ops", "n001", vouched=True)
-        (drain,) = await site.waiting()
-        done = await site.registry.recovery.decide(drain.id, "approve", "olga")
-        assert done.state == "dry_run"
-        assert done.outcome.startswith(
-            "would run: scontrol update NodeName=n001 State=DRAIN 'Reason=gipfel gpu-lost "
-        )
-        assert site.nodes.ran == []
-
-    run_site(story, drain=DRAIN | {"dry_run": True})
-
-
-def test_without_a_configured_cluster_nothing_can_be_drained(run_site: Any) -> None:
-    async def story(site: Site) -> None:
-        await site.send("service:ops", "n001", vouched=True)
-        (drain,) = await site.waiting()
-        with pytest.raises(GipfelError, match="settings name none"):
-            await site.registry.recovery.decide(drain.id, "approve", "olga")
-        assert [each.id for each in await site.waiting()] == [drain.id]
-        who, what, words = (await site.audit())[-1]
-        assert (who, what) == ("olga", "refuse")
-        assert words.startswith("drain refused: ")
-        await site.registry.recovery.decide(drain.id, "dismiss", "olga")
-        assert await site.waiting() == []
-        # What was said before it was dismissed opens no case again.
-        await site.send("service:ops", "n002", vouched=True)
-        assert [each.node for each in await site.waiting()] == ["n002"]
-
-    run_site(story)
-
-
-def test_a_bad_rule_cannot_empty_the_cluster(run_site: Any) -> None:
-    async def story(site: Site) -> None:
-        every = [f"n{number:03}" for number in range(9)]
-        await site.send("service:ops", *every, vouched=True)
-        assert len(site.nodes.reasons) == 2
-        refused = [each for each in await site.waiting() if each.action == "drain"]
-        assert len(refused) == 7
-        assert all("2 nodes were drained within an hour" in each.outcome for each in refused)
-        # Hour after hour, an operator who approves everything stops at the share.
-        refusals: list[str] = []
-        for _ in range(3):
-            site.now += 2 * HOUR
-            for step in refused:
-                if step.node not in site.nodes.reasons:
-                    refusals += await site.try_to_approve(step)
-        assert len(site.nodes.reasons) == 5
-        assert {words.partition(" of ")[2] for words in refusals if "100" in words} == {
-            "100 nodes of normal would be out of service, and 5% are allowed."
-        }
-
-    run_site(story, drain=DRAIN | {"automatic": True})
-
-
-def test_one_user_alone_gets_nowhere(run_site: Any) -> None:
-    async def story(site: Site) -> None:
-        for job in range(5):
-            await site.send("eve", "n001", job=str(job))
-        # Not even when all that others say is that it is fine.
-        await site.send("ada", "n001", verdict="pass", codes=[])
-        assert await site.waiting() == []
-        assert site.nodes.ran == []
-        report = site.report("n001")
-        assert await site.registry.receive(report, Sender(name="eve"))
-        assert not await site.registry.receive(report, Sender(name="eve"))
-        with pytest.raises(Refused, match="More than 6 reports") as refused:
-            await site.send("eve", "n001")
-        assert refused.value.status == 429
-        await site.send("bob", "n003")
-        site.now += HOUR
-        assert await site.send("eve", "n001", job="9")
-
-    run_site(story, reports_per_hour=6, drain=DRAIN | {"automatic": True})
 
 
 def test_what_cannot_be_true_is_refused(run_site: Any) -> None:
@@ -425,12 +185,3 @@ def test_many_users_at_once_lose_nothing(run_site: Any) -> None:
         assert len(waiting) == len({each.node for each in waiting}) == 4
 
     run_site(story)
-
-
-def test_a_notice_reaches_the_sites_command(run_site: Any, tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        await site.send("service:ops", "n001", vouched=True)
-        assert '"node": "n001"' in (tmp_path / "notice").read_text()
-        assert ("registry", "notify", "sent") in await site.audit()
-
-    run_site(story, notify=["/bin/sh", "-c", 'cat >"$0"', str(tmp_path / "notice")])

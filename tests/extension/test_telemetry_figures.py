@@ -174,9 +174,54 @@ def test_the_image_of_little_is_not_blank(table):
     assert np.ptp(pixels[..., :3]) > 0.5
 
 
-def logged(name: str, values: list[float], *, rank: int | None = None, start: int = 0) -> UserMetric:
+def logged(
+    name: str, values: list[float], *, rank: int | None = None, start: int = 0, launch: str = ""
+) -> UserMetric:
     times = START + (start + np.arange(len(values))) * 10**9
-    return UserMetric(name, "n1", rank, times, times - START, np.array(values))
+    return UserMetric(name, "n1", rank, times, times - START, np.array(values), launch)
+
+
+def test_every_launch_has_a_line_of_its_own_named_by_its_number():
+    metrics = UserMetrics(
+        (
+            logged("loss", [1.0] * 50, rank=0, launch="run/1"),
+            logged("loss", [7.0] * 50, rank=1, launch="run/1"),
+            logged("loss", [2.0] * 50, rank=0, start=5, launch="run/2"),
+            logged("loss", [3.0] * 50, start=8),
+            logged("speed", [4.0] * 50, rank=0, start=5, launch="run/2"),
+        )
+    )
+    figure = saturation_figure(simulated(60), window_s=60.0, metrics=metrics)
+    plotly.graph_objects.Figure(figure)
+    own = {trace["uid"]: trace for trace in figure["data"] if trace["uid"].startswith("metrics/")}
+    assert [(uid, trace["name"], set(trace["y"])) for uid, trace in own.items()] == [
+        ("metrics/loss/run/1", "launch 1", {1.0}),
+        ("metrics/loss/run/2", "launch 2", {2.0}),
+        ("metrics/loss", "in no launch", {3.0}),
+        ("metrics/speed/run/2", "speed", {4.0}),
+    ]
+    # In one plot, with a legend, and apart for those who see no colours.
+    (axis,) = {trace["yaxis"] for uid, trace in own.items() if "loss" in uid}
+    lines = [trace["line"] for uid, trace in own.items() if "loss" in uid]
+    assert len({line["color"] for line in lines}) == 3
+    assert [trace["showlegend"] for trace in own.values()] == [True, True, True, False]
+    assert own["metrics/loss"]["legend"] in figure["layout"]
+    assert own["metrics/speed/run/2"]["yaxis"] != axis
+    titles = [note["text"] for note in figure["layout"]["annotations"]]
+    assert "speed · launch 2" in titles
+    assert any(title.startswith("loss") for title in titles)
+    assert static_image(figure)
+
+
+def test_of_many_launches_the_newest_are_drawn_and_of_two_runs_the_run_is_named():
+    many = UserMetrics(
+        tuple(logged("loss", [1.0] * 9, start=n, launch=f"{'ab'[n % 2]}<b>/{n}") for n in range(20))
+    )
+    (row,) = metric_rows(many)
+    assert [each.metric.launch[-2:] for each in row.lines] == ["14", "15", "16", "17", "18", "19"]
+    assert row.row.title == "loss · the newest 6 of 20 launches"
+    assert row.lines[0].line.label == "launch a_b>/14"
+    assert len({(each.line.light, each.line.dash) for each in row.lines}) == 6
 
 
 def test_the_users_metrics_are_rows_on_the_same_axis():
@@ -215,7 +260,7 @@ def test_the_users_metrics_are_rows_on_the_same_axis():
 
 def test_seldom_logged_values_are_joined_and_few_metrics_are_drawn():
     metrics = UserMetrics(tuple(logged(name, [1.0, -2.0]) for name in "abcdef"))
-    assert [each.metric.name for each in metric_rows(metrics)] == ["a", "b", "c"]
+    assert [each.name for each in metric_rows(metrics)] == ["a", "b", "c"]
     seldom = UserMetric("loss", "n1", None, np.array([START, START + 50 * 10**9]), np.zeros(2), np.ones(2))
     (trace,) = [
         each
@@ -247,3 +292,26 @@ def test_a_live_view_gets_each_point_once_and_a_figure_for_a_new_metric(tmp_path
     assert feed.new() == {}
     write(3, speed=1.0)
     assert feed.new() is None
+
+
+def test_a_second_launch_in_a_live_view_asks_for_a_figure_and_gets_points_of_its_own(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    feed = MetricsFeed(path)
+
+    def write(step: int, launch: str, loss: float) -> None:
+        times = {"time_ns": START + step * 10**9, "monotonic_ns": step, "launch": launch}
+        with path.open("a") as file:
+            file.write(json.dumps({**times, "node": "n", "rank": 0, "values": {"loss": loss}}) + "\n")
+
+    write(0, "run/1", 1.0)
+    feed.drawn()
+    write(1, "run/2", 5.0)
+    assert feed.new() is None
+    feed.drawn()
+    write(2, "run/1", 2.0)
+    write(3, "run/2", 6.0)
+    new = feed.new()
+    assert new is not None
+    assert {uid: points["y"] for uid, points in new.items()} == {
+        "metrics/loss/run/1": [2.0], "metrics/loss/run/2": [6.0]
+    }  # fmt: skip

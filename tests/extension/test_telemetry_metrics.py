@@ -83,6 +83,38 @@ def test_texts_are_no_numbers_and_wide_integers_are_rounded(file, tmp_path):
     assert np.isnan(found.of("big").values[0])
 
 
+def of_launch(text: str, launch: object) -> str:
+    return json.dumps(json.loads(text) | {"launch": launch}, separators=(",", ":")) + "\n"
+
+
+@pytest.mark.parametrize("length", [3, 3000])
+def test_launches_of_one_run_are_told_apart_and_the_newest_counts(file, tmp_path, length):
+    # Two at a time, and a cell of the notebook beside them.
+    rows = []
+    for step in range(length):
+        rows += [of_launch(line(step, loss=1.0), "run/1"), of_launch(line(step + 1, loss=2.0), "run/2")]
+        rows += [of_launch(line(step, rank=1, loss=9.0), "run/2")]
+    rows.insert(0, line(0, rank=None, loss=3.0))
+    file.write_text("".join(rows))
+    found = read_metrics(tmp_path)
+    assert found.damaged == 0
+    assert found.launches("loss") == ("", "run/1", "run/2")
+    assert sorted((m.launch, m.rank or 0, set(m.values)) for m in found.series if m.name == "loss") == [
+        ("", 0, {3.0}), ("run/1", 0, {1.0}), ("run/2", 0, {2.0}), ("run/2", 1, {9.0})
+    ]  # fmt: skip
+    newest = found.of("loss")
+    assert (newest.launch, newest.rank, set(newest.values.tolist())) == ("run/2", 0, {2.0})
+    assert len(found.of("loss", launch="run/1").values) == length
+    assert found.of("loss", rank=1).launch == "run/2"
+    assert set(found.of("loss", launch="").values.tolist()) == {3.0}
+
+
+def test_a_launch_that_is_no_text_is_none(file, tmp_path):
+    file.write_text(of_launch(line(0, loss=1.0), 7) + of_launch(line(1, loss=2.0), None))
+    found = read_metrics(tmp_path)
+    assert (found.launches(), found.of("loss").values.tolist(), found.damaged) == (("",), [1.0, 2.0], 0)
+
+
 def test_calls_that_were_lost_are_known(file, tmp_path):
     later = json.loads(line(1)) | {"lost": 12}
     file.write_text(line(0) + json.dumps(later) + "\n")
@@ -97,6 +129,7 @@ def test_many_lines_at_once_read_as_one_by_one(file, tmp_path, monkeypatch, rank
              done=step > 100, **({"val": step} if step % 10 == 0 else {}))
         for step in range(2000) for each in ranks
     ]  # fmt: skip
+    texts = [of_launch(each, f"run/{n % 5}") if n % 3 else each for n, each in enumerate(texts)]
     file.write_text("".join(texts))
     calls = []
     together = metrics._together
@@ -106,11 +139,11 @@ def test_many_lines_at_once_read_as_one_by_one(file, tmp_path, monkeypatch, rank
     monkeypatch.setattr(metrics, "_MANY_BYTES", 1 << 40)
     slow = read_metrics(tmp_path)
     assert len(calls) == 1
-    key = [(each.name, each.node, each.rank) for each in slow.series]
-    other = {(each.name, each.node, each.rank): each for each in quick.series}
+    key = [(each.name, each.node, each.rank, each.launch) for each in slow.series]
+    other = {(each.name, each.node, each.rank, each.launch): each for each in quick.series}
     assert set(key) == set(other)
     for each in slow.series:
-        same = other[(each.name, each.node, each.rank)]
+        same = other[(each.name, each.node, each.rank, each.launch)]
         for name in ("time_ns", "monotonic_ns", "values"):
             assert getattr(each, name).tolist() == getattr(same, name).tolist()
             assert getattr(each, name).dtype == getattr(same, name).dtype

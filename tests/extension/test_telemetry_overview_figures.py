@@ -185,6 +185,24 @@ def test_the_users_metrics_stand_on_the_same_axis():
         assert axis["range"] == figure["layout"]["xaxis"]["range"]
 
 
+def test_two_launches_at_a_time_are_two_lines_with_names():
+    times = START + np.arange(0, 180, 10) * 10**9
+    one, two = (
+        UserMetric("loss", "n1", 0, times + n, times - START, np.full(18, float(n)), f"run/{n}")
+        for n in (1, 2)
+    )
+    figure = job_figure(OVERVIEW, metrics=UserMetrics((one, two)))
+    plotly.graph_objects.Figure(figure)
+    own = [trace for trace in figure["data"] if trace["uid"].startswith("metrics/")]
+    assert [(each["uid"], each["name"], set(each["y"]), each["showlegend"]) for each in own] == [
+        ("metrics/loss/run/1", "launch 1", {1.0}, True), ("metrics/loss/run/2", "launch 2", {2.0}, True)
+    ]  # fmt: skip
+    assert own[0]["yaxis"] == own[1]["yaxis"]
+    assert own[0]["line"]["color"] != own[1]["line"]["color"]
+    assert own[0]["legend"] in figure["layout"]
+    assert static_image(figure)
+
+
 def test_runs_are_compared_from_their_own_beginnings():
     figure = compare_figure([("one", OVERVIEW), ("two", OVERVIEW)])
     midnight = 946_684_800_000

@@ -151,6 +151,65 @@ def test_points_extend_the_traces_and_leave_on_the_left(open_page):
     assert page.evaluate("new Set(document.querySelector('.js-plotly-plot').layout.xaxis.range).size") == 2
 
 
+def _pull(page: Page, figure: str) -> tuple[float, float]:
+    """Begin to pull a frame across a plot; where the axis stands by then."""
+    box = page.locator(f"{figure} .nsewdrag").first.bounding_box()
+    assert box
+    across = [box["x"] + box["width"] * part for part in (0.3, 0.7)]
+    up = box["y"] + box["height"] / 2
+    page.mouse.move(across[0], up)
+    page.mouse.down()
+    page.mouse.move(across[1], up, steps=5)
+    page.wait_for_selector(f"{figure} .zoomlayer path", state="attached")
+    read = f"document.querySelector('{figure}').layout.xaxis.range.map(Number)"
+    first, last = page.evaluate(read)
+    return first, last
+
+
+def _settle(page: Page) -> None:
+    """Give a page the time in which it would draw what it has been told."""
+    page.evaluate(
+        "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"
+    )
+
+
+def test_a_frame_that_is_pulled_while_samples_come_in_is_kept(open_page):
+    page = open_page()
+    send = "traces => emit('msg:custom', {type: 'samples', traces})"
+    page.evaluate(send, figure_delta(_samples(20, 5)))
+    page.wait_for_function(f"document.querySelector('.js-plotly-plot').data[0].x.at(-1) === {_ms(24)}")
+    first, last = _pull(page, ".gipfel-figure")
+    # A new figure in the middle, as when a recorder joins, and samples before and after it.
+    page.evaluate(send, figure_delta(_samples(25, 5)))
+    _settle(page)
+    page.evaluate("figure => change('figure', figure)", _figure(30))
+    page.evaluate(send, figure_delta(_samples(30, 5)))
+    _settle(page)
+    assert page.locator(".gipfel-figure .zoomlayer path").count() > 0
+    assert _plot(page, "layout.xaxis.range.map(Number)") == [first, last]
+    page.mouse.up()
+    # What came meanwhile is there afterwards, and the axis stays where the frame was pulled.
+    page.wait_for_function(f"document.querySelector('.js-plotly-plot').data[0].x.at(-1) === {_ms(34)}")
+    wide = last - first
+    begin, end = page.evaluate("document.querySelector('.js-plotly-plot')._fullLayout.xaxis._rl")
+    assert begin == pytest.approx(first + 0.3 * wide, abs=0.05 * wide)
+    assert end == pytest.approx(first + 0.7 * wide, abs=0.05 * wide)
+
+
+def test_a_frame_across_another_plot_is_kept_while_its_plot_comes_anew(open_page):
+    page = open_page()
+    page.evaluate("plots => change('plots', plots)", {"series": _figure(20)})
+    page.get_by_label("Which plot is shown").select_option("series")
+    page.wait_for_function("document.querySelector('.gipfel-other').data?.length === 8")
+    _pull(page, ".gipfel-other")
+    page.evaluate("plots => change('plots', plots)", {"series": _figure(40)})
+    _settle(page)
+    assert page.locator(".gipfel-other .zoomlayer path").count() > 0
+    assert page.evaluate("document.querySelector('.gipfel-other').data[0].x.length") == 20
+    page.mouse.up()
+    page.wait_for_function("document.querySelector('.gipfel-other').data[0].x.length === 40")
+
+
 def test_a_new_figure_with_other_devices_replaces_the_old_one(open_page):
     page = open_page()
     fewer = _figure(30)

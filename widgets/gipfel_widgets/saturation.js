@@ -90,6 +90,37 @@ function themed(layout, node) {
   return result;
 }
 
+/** Whether somebody drags across a node: a frame that is being pulled counts in the axis of its start. */
+class Drag {
+  constructor(node) {
+    this.node = node;
+    /** Settled as long as nobody does. */
+    this.over = Promise.resolve();
+    this.release = () => undefined;
+    this.begin = () => {
+      this.release();
+      this.over = new Promise(resolve => this.wait(resolve));
+    };
+    node.addEventListener('mousedown', this.begin, true);
+  }
+
+  wait(resolve) {
+    const ends = ['mouseup', 'blur'];
+    const release = () => {
+      ends.forEach(end => window.removeEventListener(end, release, true));
+      // plotly.js takes its part of the same event first.
+      setTimeout(resolve);
+    };
+    this.release = release;
+    ends.forEach(end => window.addEventListener(end, release, true));
+  }
+
+  dispose() {
+    this.node.removeEventListener('mousedown', this.begin, true);
+    this.release();
+  }
+}
+
 /** A figure in a node: drawn once, then extended point by point. */
 class FigureView {
   constructor(node, plotly, darkColours) {
@@ -98,6 +129,7 @@ class FigureView {
     this.darkColours = darkColours;
     this.last = Promise.resolve();
     this.revision = 0;
+    this.drag = new Drag(node);
     this.resizes = new ResizeObserver(() => this.enqueue(() => this.fit()));
     this.resizes.observe(node);
     this.themes = new MutationObserver(() => this.figure && this.draw(this.figure));
@@ -108,6 +140,7 @@ class FigureView {
   /** Draw a figure; a zoomed time axis stays, and lines that were hidden stay hidden. */
   draw(figure) {
     return this.enqueue(async () => {
+      await this.drag.over;
       const first = !this.figure;
       // plotly.js writes into what it is given.
       this.figure = figure;
@@ -135,6 +168,7 @@ class FigureView {
   /** Append points by the uid of their trace. */
   extend(points) {
     return this.enqueue(async () => {
+      await this.drag.over;
       const kept = new Map(this.figure.data.map(trace => [trace.uid, trace]));
       for (const [uid, added] of Object.entries(points)) {
         // What is drawn, and what would be drawn in another theme.
@@ -157,6 +191,7 @@ class FigureView {
     this.disposed = true;
     this.resizes.disconnect();
     this.themes.disconnect();
+    this.drag.dispose();
     this.plotly.purge(this.node);
   }
 
@@ -305,6 +340,7 @@ function render({ model, el }) {
   const figure = make('div', 'gipfel-figure', root);
   const other = make('div', 'gipfel-other', root);
   other.hidden = true;
+  const dragged = new Drag(other);
   const image = make('img', 'gipfel-image', root);
   note.hidden = image.hidden = true;
   let view = null;
@@ -326,10 +362,11 @@ function render({ model, el }) {
     }
     onPlots();
   };
-  const onPlots = () => {
+  const onPlots = async () => {
     showScore();
+    await dragged.over;
     const shown = model.get('plots')?.[chosen];
-    if (view && shown && !other.hidden) {
+    if (view && shown && !other.hidden && !gone.signal.aborted) {
       const { data, layout } = structuredClone(shown);
       data.forEach(trace => (trace.uid = trace.uid.replace(/[^\w-]/g, '_')));
       view.plotly.react(other, data, themed(layout, other), CONFIG).catch(fail);
@@ -392,6 +429,7 @@ function render({ model, el }) {
     model.off('change:figure', onFigure);
     model.off('change:status', hear);
     model.off('change:plots', onPlots);
+    dragged.dispose();
     view?.plotly.purge(other);
     view?.dispose();
   };

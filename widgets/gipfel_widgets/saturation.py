@@ -4,7 +4,6 @@ import atexit
 import base64
 import threading
 import time
-import uuid
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from gipfel_extension.telemetry.stream import SaturationFeed
 from .plot import SaturationPlot, describe
 from .run import KernelRun, present_run, run_at
 from .saturation_plots import PlotsThread, document_and_plots, whole_image
+from .shown import Shown, widget_bundle
 
 _BESIDE = Path(__file__).parent
 #: Seconds between two looks, and at least between two messages to the page.
@@ -66,7 +66,7 @@ class Saturation(anywidget.AnyWidget):
         self._ended = threading.Event()
         self._asked = threading.Event()
         self._drawn: dict[str, int] = {}
-        self._shown_as: str | None = None
+        self._shown = Shown()
         self._thread: threading.Thread | None = None
         self._plots: PlotsThread | None = None
         self._feed, problem = _open(run, self._window)
@@ -126,25 +126,18 @@ class Saturation(anywidget.AnyWidget):
             activity = saturation_figure(table, window_s=_recorded(table, self._window), metrics=known)
             plot["image/png"] = base64.b64encode(whole_image(activity, self.plots)).decode()
         if not self._ended.is_set():
-            # JupyterLab prefers this one to a figure, and a figure to an image.
-            plot["application/vnd.jupyter.widget-view+json"] = {
-                "version_major": 2,
-                "version_minor": 1,
-                "model_id": self.model_id,
-            }
+            plot |= widget_bundle(self.model_id)
         return plot, {}
 
     def _ipython_display_(self) -> None:
-        # With a name, so that the end can replace what was shown at the beginning.
-        self._shown_as = self._shown_as or f"gipfel-{uuid.uuid4().hex}"
-        _display(self._repr_mimebundle_()[0], self._shown_as)
+        self._shown.show(self._repr_mimebundle_()[0])
 
     def __repr__(self) -> str:
         return describe(self.table)
 
     def _show_again(self) -> None:
-        if self._shown_as is not None:
-            _display(self._repr_mimebundle_()[0], self._shown_as, update=True)
+        if self._shown:
+            self._shown.replace(self._repr_mimebundle_()[0])
 
     def _figure(self) -> dict[str, Any]:
         logged = None if self._metrics is None else self._metrics.drawn()
@@ -261,10 +254,3 @@ def _end_thread(ended: threading.Event, thread: threading.Thread | None) -> None
     ended.set()
     if thread is not None and thread is not threading.current_thread():
         thread.join(_END_S)
-
-
-def _display(bundle: dict[str, Any], name: str, *, update: bool = False) -> None:
-    from IPython.display import display, update_display  # noqa: PLC0415 - only where there is a notebook
-
-    show: Any = update_display if update else display
-    show(bundle, raw=True, display_id=name)

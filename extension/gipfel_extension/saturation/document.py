@@ -15,6 +15,7 @@ def document_of(job: JobScore, advice: Sequence[Advice] = ()) -> dict[str, Any]:
     spread = job.spread
     return {
         **_total(job.total),
+        "whole_points": None if job.total is None else job.total.whole_points,
         "advice": [each.to_json() for each in advice],
         "confidence": _number(job.confidence),
         "gpus": [_gpu(score) for score in job.gpus],

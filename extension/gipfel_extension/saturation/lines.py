@@ -1,7 +1,7 @@
 """A scored job in lines of text, as the panel shows it: for a terminal of 80 columns."""
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from .advice.model import Advice
 from .result import JobScore, Total
@@ -9,14 +9,6 @@ from .settings import LOSSES
 
 WIDTH = 80
 _BAR = 32
-
-
-def whole_points(parts: Mapping[str, float]) -> dict[str, int]:
-    """Parts of 100 as whole numbers that still add up to 100: the largest remainders are rounded up."""
-    floors = {name: int(value) for name, value in parts.items()}
-    rest = round(sum(parts.values())) - sum(floors.values())
-    by_remainder = sorted(parts, key=lambda name: parts[name] - floors[name], reverse=True)
-    return {name: floors[name] + (name in by_remainder[:rest]) for name in parts}
 
 
 def heading(job: JobScore, *, environment: str = "") -> str:
@@ -41,7 +33,7 @@ def score_lines(job: JobScore) -> tuple[str, str]:
     total = job.total
     if total is None:
         return f"  --  ┃{'·' * _BAR}┃ no score", "lost: unknown"
-    parts = whole_points({"score": total.score, **total.losses})
+    parts = total.whole_points
     score = parts.pop("score")
     full = score * _BAR // 100
     bar = f"{score:>4}  ┃{'█' * full}{'·' * (_BAR - full)}┃ {_bound(total)}"

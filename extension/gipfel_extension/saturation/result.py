@@ -11,6 +11,14 @@ from .levels import Floats, Levels
 from .settings import LOSSES, RESOURCES
 
 
+def whole_points(parts: Mapping[str, float]) -> dict[str, int]:
+    """Parts of 100 as whole numbers that still add up to 100: the largest remainders are rounded up."""
+    floors = {name: int(value) for name, value in parts.items()}
+    rest = round(sum(parts.values())) - sum(floors.values())
+    by_remainder = sorted(parts, key=lambda name: parts[name] - floors[name], reverse=True)
+    return {name: floors[name] + (name in by_remainder[:rest]) for name in parts}
+
+
 @dataclass(frozen=True)
 class Total:
     """A score and what explains it.
@@ -37,6 +45,11 @@ class Total:
         """The largest of eleven parts of 100: three resources that made the score, eight losses."""
         parts = {**self.points, **self.losses}
         return max(parts, key=lambda name: parts[name])
+
+    @property
+    def whole_points(self) -> dict[str, int]:
+        """Score and losses as whole numbers that still add up to 100."""
+        return whole_points({"score": self.score, **self.losses})
 
     @classmethod
     def mean(cls, totals: Sequence["Total"]) -> "Total | None":

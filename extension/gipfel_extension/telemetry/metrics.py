@@ -25,18 +25,20 @@ METRICS_FILE = "metrics.jsonl"
 _MANY_BYTES = 1 << 17
 _NO_RANK = -1
 
-_Key = tuple[str, str, int | None]
+_Key = tuple[str, str, int | None, str]
 _Part = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
 class UserMetric:
-    """One metric of one rank, sorted by time.
+    """One metric of one rank of one launch, sorted by time.
 
     Parameters
     ----------
     rank
         None where the process named none.
+    launch
+        ``RUN/N`` of the launch that the rank belongs to; empty outside of launches.
     time_ns
         UTC since the epoch, on the clock of the samples.
     values
@@ -49,6 +51,7 @@ class UserMetric:
     time_ns: NDArray[np.int64]
     monotonic_ns: NDArray[np.int64]
     values: NDArray[np.float64]
+    launch: str = ""
 
 
 @dataclass(frozen=True)
@@ -72,18 +75,34 @@ class UserMetrics:
         """Names in the order in which they came up."""
         return tuple(dict.fromkeys(series.name for series in self.series))
 
-    def of(self, name: str, rank: int | None = None) -> UserMetric | None:
-        """A metric of a rank; of the lowest one where none is named."""
-        found = [each for each in self.series if each.name == name and rank in (None, each.rank)]
+    def of(self, name: str, rank: int | None = None, launch: str | None = None) -> UserMetric | None:
+        """A metric of a rank, of the lowest one where none is named; of the newest launch likewise."""
+        found = [
+            each
+            for each in self.series
+            if each.name == name and rank in (None, each.rank) and launch in (None, each.launch)
+        ]
+        if launch is None and found:
+            newest = max(found, key=lambda each: int(each.time_ns[-1]) if len(each.time_ns) else 0).launch
+            found = [each for each in found if each.launch == newest]
         return min(found, key=lambda each: -1 if each.rank is None else each.rank, default=None)
+
+    def launches(self, name: str | None = None) -> tuple[str, ...]:
+        """The launches that logged a metric, or any, in the order in which they began to; "" for outside."""
+        begun: dict[str, int] = {}
+        for each in self.series:
+            if name in (None, each.name) and len(each.time_ns):
+                first = int(each.time_ns[0])
+                begun[each.launch] = min(first, begun.get(each.launch, first))
+        return tuple(sorted(begun, key=lambda launch: begun[launch]))
 
     @classmethod
     def union(cls, parts: Sequence["UserMetrics"]) -> "UserMetrics":
         """Those of several runs; a metric that several have is that of the first."""
-        series: dict[tuple[str, str, int | None], UserMetric] = {}
+        series: dict[_Key, UserMetric] = {}
         for part in parts:
             for each in part.series:
-                series.setdefault((each.name, each.node, each.rank), each)
+                series.setdefault((each.name, each.node, each.rank, each.launch), each)
         return cls(
             tuple(series.values()), sum(part.damaged for part in parts), sum(part.lost for part in parts)
         )
@@ -152,7 +171,9 @@ class MetricsReader:
             self._parts[key] = [(time_ns, monotonic_ns, values)]
             # One process writes in order; several under one rank, or a clock that was set, don't.
             order = np.argsort(time_ns, kind="stable")
-            series.append(UserMetric(*key, time_ns[order], monotonic_ns[order], values[order]))
+            name, node, rank, launch = key
+            columns = (time_ns[order], monotonic_ns[order], values[order])
+            series.append(UserMetric(name, node, rank, *columns, launch))
         return UserMetrics(tuple(series), self._damaged, self._lost)
 
     def _one_by_one(self, whole: bytes) -> dict[_Key, _Part]:
@@ -163,13 +184,14 @@ class MetricsReader:
                 when = _when(content)
                 rank = None if content["rank"] is None else int(content["rank"])
                 node, values = str(content["node"]), dict(content["values"])
+                launch = _launch(content)
                 self._lost += int(content.get("lost", 0))
             except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
                 self._damaged += 1
                 continue
             for name, value in values.items():
                 if value is None or isinstance(value, int | float):
-                    rows.setdefault((name, node, rank), []).append((*when, _number(value)))
+                    rows.setdefault((name, node, rank, launch), []).append((*when, _number(value)))
         return {key: _part(*zip(*found, strict=True)) for key, found in rows.items()}
 
 
@@ -178,6 +200,11 @@ def _when(content: Any) -> tuple[int, int]:
     if any(type(each) is not int or abs(each) >= 2**63 for each in times):
         raise ValueError("no times")
     return times
+
+
+def _launch(content: Any) -> str:
+    named = content.get("launch")
+    return named if isinstance(named, str) else ""
 
 
 def _part(times: Sequence[int], monotonic: Sequence[int], values: Sequence[float]) -> _Part:
@@ -197,7 +224,7 @@ def _together(whole: bytes) -> dict[_Key, _Part] | None:
             pa.BufferReader(whole),
             read_options=pyarrow.json.ReadOptions(block_size=1 << 23),
             parse_options=pyarrow.json.ParseOptions(
-                explicit_schema=pa.schema([*fields, ("node", pa.string())])
+                explicit_schema=pa.schema([*fields, ("node", pa.string()), ("launch", pa.string())])
             ),
         ).combine_chunks()
         needed = [table.column(name) for name in ("time_ns", "monotonic_ns", "node", "values")]
@@ -210,7 +237,8 @@ def _together(whole: bytes) -> dict[_Key, _Part] | None:
     if any(column.null_count for column in needed):
         return None
     times, monotonic = (column.to_numpy() for column in needed[:2])
-    writers = _writers(needed[2].combine_chunks(), table.column("rank").combine_chunks())
+    launches = table.column("launch").combine_chunks().fill_null("")
+    writers = _writers(needed[2].combine_chunks(), table.column("rank").combine_chunks(), launches)
     parts = {}
     for name, column in columns.items():
         kind = column.type
@@ -218,24 +246,26 @@ def _together(whole: bytes) -> dict[_Key, _Part] | None:
             continue
         numbers = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
         there = column.is_valid().to_numpy(zero_copy_only=False)
-        for (node, rank), of in writers.items():
+        for writer, of in writers.items():
             rows = of[there[of]]
             if len(rows):
-                parts[(name, node, rank)] = times[rows], monotonic[rows], numbers[rows]
+                parts[(name, *writer)] = times[rows], monotonic[rows], numbers[rows]
     return parts
 
 
-def _writers(nodes: Any, ranks: Any) -> dict[tuple[str, int | None], NDArray[np.int64]]:
+def _writers(nodes: Any, ranks: Any, launches: Any) -> dict[tuple[str, int | None, str], NDArray[np.int64]]:
     """Who wrote which rows."""
-    named = nodes.dictionary_encode()
-    names = named.dictionary.to_pylist()
+    named, of = nodes.dictionary_encode(), launches.dictionary_encode()
+    names, numbers = named.dictionary.to_pylist(), of.dictionary.to_pylist()
     codes = ranks.fill_null(_NO_RANK).to_numpy() * len(names) + named.indices.to_numpy()
+    codes = codes * len(numbers) + of.indices.to_numpy()
     order = np.argsort(codes, kind="stable")
     different, first = np.unique(codes[order], return_index=True)
     writers = {}
     for code, rows in zip(different.tolist(), np.split(order, first[1:]), strict=True):
-        rank, place = divmod(code, len(names))
-        writers[(names[place], None if rank == _NO_RANK else rank)] = rows
+        who, launch = divmod(code, len(numbers))
+        rank, place = divmod(who, len(names))
+        writers[(names[place], None if rank == _NO_RANK else rank, numbers[launch])] = rows
     return writers
 
 

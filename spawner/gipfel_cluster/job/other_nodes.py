@@ -77,6 +77,7 @@ class OtherNodes:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._nodes = tuple(nodes)
+        self._here = here
         self._command = tuple(command)
         self._job_id = environment["SLURM_JOB_ID"]
         self._head = head
@@ -85,6 +86,7 @@ class OtherNodes:
         self._log = telemetry.parent / "recorder-other-nodes.log"
         self._events = telemetry / f"{here}-watch.events.jsonl"
         self._clock = clock
+        self._looked = clock()
         self._signs = Signs(nodes, max(silent_s, _SILENT_INTERVALS * interval + silent_s / 3), clock())
         self._ending = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
@@ -124,28 +126,54 @@ class OtherNodes:
 
     def _run(self) -> None:
         pause = _FIRST_PAUSE_S
+        nodes = self._nodes
+        told = ""
         while not self._ending.is_set():
             started = self._clock()
             try:
-                status: int | None = self._step()
+                status: int | None = self._step(nodes)
             except OSError as error:
                 self._note(
-                    "node_lost", "", f"The recorders of the other nodes can't start: {error.strerror}."
+                    "recorder_lost",
+                    self._here,
+                    f"The recorders of the other nodes can't start: {error.strerror}.",
                 )
                 return
             if self._ending.is_set():
                 return
             if self._clock() - started > _LONGEST_PAUSE_S:
-                pause = _FIRST_PAUSE_S
+                pause, told = _FIRST_PAUSE_S, ""
             words = f"The recorders of the other nodes ended with status {status}; see {self._log.name}."
-            self._note("node_lost", "", f"{words} They are started again in {pause:g} s.")
-            self._ending.wait(pause)
+            # Once, not at each attempt; that a node is lost says why a step on it alone has ended.
+            if words != told and not self._signs.lost.issuperset(nodes):
+                self._note("recorder_lost", self._here, f"{words} They are started again.")
+                told = words
+            self._wait(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
+            # Slurm starts no step on a node that is down, nor on the others with it.
+            nodes = tuple(node for node in self._nodes if node not in self._signs.lost) or self._nodes
 
-    def _step(self) -> int:
+    def _wait(self, seconds: float) -> None:
+        """Let time pass before the next step; a node may be lost, or speak, meanwhile."""
+        end = self._clock() + seconds
+        while (left := end - self._clock()) > 0 and not self._ending.wait(min(_GLANCE_S, left)):
+            self._look()
+
+    def _look(self) -> None:
+        """Every few seconds: the signs of life of all nodes, and of what takes in what they send."""
+        now = self._clock()
+        if now - self._looked < _LOOK_S or self._ending.is_set():
+            return
+        self._looked = now
+        if self._head is not None:
+            self._head.ready()
+        for kind, node, message in self._signs.look(self._telemetry, now):
+            self._note(kind, node, message)
+
+    def _step(self, nodes: Sequence[str]) -> int:
         """One step from its beginning to its end; its status."""
         more, keys = ([], {}) if self._head is None else self._head.ready()
-        argv = srun_arguments(self._nodes, [*self._command, *more], self._job_id, self._telemetry.parent)
+        argv = srun_arguments(nodes, [*self._command, *more], self._job_id, self._telemetry.parent)
         if self._ending.is_set():
             return 0
         log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -165,16 +193,10 @@ class OtherNodes:
         if self._ending.is_set():
             # Asked to end while it was started.
             process.send_signal(END_SIGNAL)
-        looked = self._clock()
         while process.poll() is None:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_GLANCE_S)
-            if self._clock() - looked >= _LOOK_S and not self._ending.is_set():
-                looked = self._clock()
-                if self._head is not None:
-                    self._head.ready()
-                for kind, node, message in self._signs.look(self._telemetry, looked):
-                    self._note(kind, node, message)
+            self._look()
         return process.returncode
 
     def _note(self, kind: str, node: str, message: str) -> None:
@@ -207,6 +229,11 @@ class Signs:
         self._heard: dict[str, float] = {}
         self._lost: set[str] = set()
         self._nodes = tuple(nodes)
+
+    @property
+    def lost(self) -> frozenset[str]:
+        """The nodes that are silent for longer than the limit."""
+        return frozenset(self._lost)
 
     def look(self, telemetry: Path, now: float) -> list[tuple[str, str, str]]:
         """What is new: kind, node and sentence of an event each."""

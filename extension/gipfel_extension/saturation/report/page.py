@@ -8,7 +8,6 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from ..lines import whole_points
 from ..settings import LOSSES
 from .content import ReportContent, ReportFigure
 
@@ -58,11 +57,10 @@ def report_page(
 
 def _score(document: Mapping[str, Any]) -> Iterator[str]:
     yield '<section id="score"><h2>Score</h2>'
-    score = document.get("score")
-    if score is None:
+    points = document["whole_points"]
+    if points is None:
         yield "<p>There is no score.</p>"
     else:
-        points = whole_points({"score": score, **document["losses"]})
         lost = [f"{name} {points[name]}" for name in LOSSES if points[name]]
         yield f'<p class="score"><strong>{points["score"]}</strong> of 100, {_text(_bound(document))}</p>'
         yield f"<p>lost: {_text(' · '.join(lost) or 'nothing')}</p>"

@@ -57,7 +57,8 @@ def saturation_figure(
     for first in {trace["legendgroup"]: trace for trace in reversed(data)}.values():
         first["showlegend"] = True
     own = [] if metrics is None or last is None else metric_rows(metrics.since(_first(last, window_s)))
-    data += [each.trace(len(rows) + place, _points, dark=dark) for place, each in enumerate(own, start=1)]
+    for place, each in enumerate(own, start=1):
+        data += each.traces(len(rows) + place, _points, dark=dark)
     rows += [each.row for each in own]
     return {"data": data, "layout": layout_of(rows, shown, window_s=window_s, dark=dark)}
 

@@ -35,8 +35,8 @@ def job_figure(
     Returns
     -------
     dict
-        ``data`` and ``layout``; a trace's ``uid`` is ``job/<metric>`` or ``metrics/<name>``. x is UTC in
-        milliseconds, y per cent. Missing values are gaps.
+        ``data`` and ``layout``; a trace's ``uid`` is ``job/<metric>`` or ``metrics/<name>``, then
+        ``/<launch>`` where a launch logged it. x is UTC in milliseconds, y per cent. Missing values are gaps.
     """
     gpus = gpus_of(overview)
     plots = []
@@ -85,9 +85,11 @@ def own_plots(metrics: UserMetrics | None, overview: "Overview", *, dark: bool) 
     first, last = int(overview.time_ns[0]), int(overview.time_ns[-1] + overview.bucket_ns)
     found = []
     for each in metric_rows(metrics.between(first, last)):
-        trace = each.trace(1, _thinned, dark=dark)
-        kept = {key: trace[key] for key in trace if key not in ("xaxis", "yaxis", "legend", "legendgroup")}
-        found.append(Plot(each.row.title, (kept,), legend=False, pixels=52))
+        traces = tuple(
+            {key: trace[key] for key in trace if key not in ("xaxis", "yaxis", "legend", "legendgroup")}
+            for trace in each.traces(1, _thinned, dark=dark)
+        )
+        found.append(Plot(each.row.title, traces, legend=len(traces) > 1, pixels=52))
     return found
 
 

@@ -10,10 +10,14 @@ import numpy as np
 
 from ..metrics import MetricsReader, UserMetric, UserMetrics
 from ..sample import Device
+from .lines import plain
+from .palette import DEVICES
 from .rows import Line, Row
 
 #: More rows would take the room of the GPUs.
 _MOST = 3
+#: More lines in one of them nobody can follow.
+_MOST_LAUNCHES = 6
 #: They only count, as time does.
 _COUNTERS = frozenset({"step", "global_step", "iteration", "iter", "epoch", "batch"})
 #: To be seen on a light and on a dark ground.
@@ -22,32 +26,52 @@ _NOBODY = Device("metrics", "host", "", None)
 
 
 @dataclass(frozen=True)
-class MetricRow:
-    """One metric and the row that it is drawn in."""
+class MetricLine:
+    """One metric of one launch, or of what is in none, and how it is drawn."""
 
     metric: UserMetric
-    row: Row
+    line: Line
 
     @property
     def uid(self) -> str:
         """The trace's name for a live view."""
-        return f"metrics/{self.metric.name}"
+        launch = self.metric.launch
+        return f"metrics/{self.metric.name}/{launch}" if launch else f"metrics/{self.metric.name}"
 
-    def trace(self, number: int, points: Callable[..., Any], *, dark: bool) -> dict[str, Any]:
-        """The trace of the figure's row `number`; `points` is how a figure averages a long line."""
+
+@dataclass(frozen=True)
+class MetricRow:
+    """One metric and the row that it is drawn in, a line per launch."""
+
+    lines: tuple[MetricLine, ...]
+    row: Row
+
+    @property
+    def name(self) -> str:
+        """The metric's name."""
+        return self.lines[0].metric.name
+
+    def traces(self, number: int, points: Callable[..., Any], *, dark: bool) -> tuple[dict[str, Any], ...]:
+        """The traces of the figure's row `number`; `points` is how a figure averages a long line."""
+        return tuple(self._trace(each, number, points, dark=dark) for each in self.lines)
+
+    def _trace(
+        self, drawn: MetricLine, number: int, points: Callable[..., Any], *, dark: bool
+    ) -> dict[str, Any]:
         axis = "" if number == 1 else str(number)
-        (line,) = self.row.lines
+        line = drawn.line
         # Whoever logs every hundredth step made no pause.
-        x, y = points(self.metric.time_ns, self.metric.values, np.inf)
+        x, y = points(drawn.metric.time_ns, drawn.metric.values, np.inf)
         return {
             "type": "scatter",
             "mode": "lines+markers" if len(x) < 50 else "lines",
             "marker": {"size": 3},
-            "uid": self.uid,
+            "uid": drawn.uid,
             "name": line.label,
             "legend": f"legend{axis}",
-            "legendgroup": self.uid,
-            "showlegend": False,
+            "legendgroup": drawn.uid,
+            # A single one is named by the row's title.
+            "showlegend": len(self.lines) > 1,
             "x": x,
             "y": y,
             "xaxis": f"x{axis}",
@@ -59,19 +83,55 @@ class MetricRow:
 
 
 def metric_rows(metrics: UserMetrics) -> list[MetricRow]:
-    """The rows of the first metrics that don't only count steps; of several ranks the lowest one's."""
+    """The rows of the first metrics that don't only count steps; of several ranks the lowest one's.
+
+    Of several launches the newest few are drawn, each as a line of its own.
+    """
     found = []
+    everybody = metrics.launches()
     for name in [name for name in metrics.names if name not in _COUNTERS][:_MOST]:
-        metric = metrics.of(name)
-        if metric is None:
+        launches = metrics.launches(name)
+        shown = [metrics.of(name, launch=launch) for launch in launches[-_MOST_LAUNCHES:]]
+        own = [each for each in shown if each is not None]
+        if not own:
             continue
-        several = sum(each.name == name for each in metrics.series) > 1
-        # What a person wrote must not become markup.
-        label = name.replace("<", "_").replace("%{", "% {")
-        title = f"{label} · rank {metric.rank}" if several and metric.rank is not None else label
-        line = Line(f"metrics/{name}", label, _COLOUR, _COLOUR, "solid", "", 1.0)
-        found.append(MetricRow(metric, Row(title, _NOBODY, (line,), percent=False)))
+        lines = tuple(MetricLine(each, _line(each, everybody, alone=len(own) == 1)) for each in own)
+        title = _title(metrics, own, len(launches))
+        found.append(MetricRow(lines, Row(title, _NOBODY, tuple(each.line for each in lines), percent=False)))
     return found
+
+
+def _line(metric: UserMetric, launches: tuple[str, ...], *, alone: bool) -> Line:
+    """How one launch is drawn: in every row alike, and as before where there is no other."""
+    if alone:
+        return Line(f"metrics/{metric.name}", plain(metric.name), _COLOUR, _COLOUR, "solid", "", 1.0)
+    light, dark, dash = DEVICES[launches.index(metric.launch) % len(DEVICES)]
+    label = _called(metric.launch, launches)
+    return Line(f"metrics/{metric.name}", label, light, dark, dash, "", 1.0)
+
+
+def _called(launch: str, launches: tuple[str, ...]) -> str:
+    """A launch by its number, with its run where there are several."""
+    if not launch:
+        return "in no launch"
+    run, _, number = launch.rpartition("/")
+    several = len({each.rpartition("/")[0] for each in launches if each}) > 1
+    return f"launch {plain(f'{run}/{number}' if several else number)}"
+
+
+def _title(metrics: UserMetrics, drawn: list[UserMetric], launches: int) -> str:
+    # What a person wrote must not become markup.
+    name = plain(drawn[0].name)
+    ranks = {each.rank for each in drawn}
+    several = any(
+        sum((each.name, each.launch) == (one.name, one.launch) for each in metrics.series) > 1
+        for one in drawn
+    )
+    if several and len(ranks) == 1 and None not in ranks:
+        name = f"{name} · rank {drawn[0].rank}"
+    if launches > len(drawn):
+        return f"{name} · the newest {len(drawn)} of {launches} launches"
+    return name if launches > 1 or not drawn[0].launch else f"{name} · {_called(drawn[0].launch, ())}"
 
 
 class MetricsFeed:
@@ -92,7 +152,7 @@ class MetricsFeed:
         with suppress(OSError):
             self._reader.poll()
         metrics = self._reader.metrics()
-        self._drawn = {each.uid: int(each.metric.time_ns[-1]) for each in metric_rows(metrics)}
+        self._drawn = {each.uid: int(each.metric.time_ns[-1]) for each in _lines(metrics)}
         return metrics
 
     def new(self) -> Mapping[str, dict[str, list[Any]]] | None:
@@ -104,7 +164,7 @@ class MetricsFeed:
             # The samples beside it say more about a file system that has gone.
             return {}
         traces: dict[str, dict[str, list[Any]]] = {}
-        for each in metric_rows(self._reader.metrics()):
+        for each in _lines(self._reader.metrics()):
             last_ns = self._drawn.get(each.uid)
             if last_ns is None:
                 return None
@@ -117,3 +177,7 @@ class MetricsFeed:
                     "y": [value if np.isfinite(value) else None for value in values],
                 }
         return traces
+
+
+def _lines(metrics: UserMetrics) -> list[MetricLine]:
+    return [line for row in metric_rows(metrics) for line in row.lines]

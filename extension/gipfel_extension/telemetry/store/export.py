@@ -39,17 +39,20 @@ def write_export(table: SampleTable, path: Path) -> int:
 
 
 def _write_csv(table: SampleTable, path: Path) -> None:
-    """Comma-separated, names quoted where they must be; node, name and index of a device in each row."""
+    """Comma-separated, names quoted where needed; node, name, kind and index of a device in each row."""
     import pyarrow.csv  # noqa: PLC0415 - slow to import
 
     rows = wide_of_table(table)
     owners = [device for device in table.devices for _ in range(len(table.of(device.uuid)["time_ns"]))]
-    rows = rows.set_column(0, "device", pa.array([device.uuid for device in owners], pa.string()))
+    rows = rows.set_column(0, "device", pa.array([_plain(device.uuid) for device in owners], pa.string()))
     rows = rows.add_column(1, "node", pa.array([_plain(device.node) for device in owners], pa.string()))
     rows = rows.add_column(2, "name", pa.array([_plain(device.name) for device in owners], pa.string()))
+    rows = rows.add_column(4, "kind", pa.array([device.kind for device in owners], pa.string()))
+    rows = rows.add_column(5, "index", pa.array([device.index for device in owners], pa.int64()))
     pyarrow.csv.write_csv(rows, path)
 
 
 def _plain(text: str) -> str:
-    """A text that no spreadsheet takes for a formula."""
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+    """A text in one line that no spreadsheet takes for a formula."""
+    safe = "".join(letter if letter.isprintable() else " " for letter in text)
+    return f"'{safe}" if safe[:1] in ("=", "+", "-", "@") else safe

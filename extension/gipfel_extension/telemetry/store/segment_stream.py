@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from ..provenance import Provenance
 from ..sample import METRICS, Columns, SampleTable, SegmentState
 from .segment_files import CLOSED
+from .stream_part import read_part
 from .wide_table import table_of_wide
 
 #: 1 had a column per metric, 2 has a list per row.
@@ -45,7 +47,25 @@ def read_stream(
     OSError
         The file can't be opened.
     """
-    data = pa.py_buffer(path.read_bytes())
+    with path.open("rb", buffering=0) as file:
+        part = read_part(file.fileno(), since_ns, until_ns)
+        if part is not None:
+            table = _table(path, pa.py_buffer(part), None, None, metrics)
+            # What is not as it should be is told as a whole.
+            if table.segments[0].state in ("open", "closed"):
+                return table
+        data = pa.py_buffer(file.readall())
+    return _table(path, data, since_ns, until_ns, metrics)
+
+
+def _table(
+    path: Path,
+    data: pa.Buffer,
+    since_ns: int | None,
+    until_ns: int | None,
+    metrics: Collection[str] | None,
+) -> SampleTable:
+    """The samples of a stream's bytes."""
     state = SegmentState(path.name, "unreadable")
     try:
         with pa.ipc.open_stream(pa.BufferReader(data)) as stream:
@@ -99,7 +119,9 @@ class _Rows:
 
     def table(self, batches: Sequence[pa.RecordBatch]) -> SampleTable:
         """The table of some batches."""
-        parts = [_parts(batch) for batch in batches] or [_parts(None)]
+        # Together: a batch holds so few samples that to look at each costs more than they do.
+        joined = pa.Table.from_batches(batches).combine_chunks().to_batches() if batches else []
+        parts = [_parts(batch) for batch in joined] or [_parts(None)]
         time_ns, monotonic_ns, owners, lengths, values = (
             np.concatenate([part[i] for part in parts]) for i in range(5)
         )
@@ -173,6 +195,21 @@ class _Messages:
 
     def read(self, places: Sequence[int], fields: Sequence[int] | None = None) -> Iterator[pa.RecordBatch]:
         """The batches at some places, in their order; `fields` are the columns that are wanted."""
+        with self._open(places, fields) as stream:
+            for batch in stream:
+                # In full: a list that reaches beyond its values would be read from anywhere.
+                batch.validate(full=True)
+                yield batch
+
+    def read_all(self, places: Sequence[int]) -> list[pa.RecordBatch]:
+        """The same at once, while other threads go on; all or none."""
+        with self._open(places, None) as stream:
+            table = stream.read_all()
+        table.validate(full=True)
+        batches: list[pa.RecordBatch] = table.to_batches()
+        return batches
+
+    def _open(self, places: Sequence[int], fields: Sequence[int] | None) -> Any:
         pieces = [self._data.slice(0, self._head)]
         for begin, end in _runs(places):
             pieces.append(self._data.slice(self._edges[begin], self._edges[end] - self._edges[begin]))
@@ -180,11 +217,7 @@ class _Messages:
         options = pa.ipc.IpcReadOptions(
             use_threads=False, included_fields=None if fields is None else [*fields]
         )
-        with pa.ipc.open_stream(pa.py_buffer(b"".join(pieces)), options=options) as stream:
-            for batch in stream:
-                # In full: a list that reaches beyond its values would be read from anywhere.
-                batch.validate(full=True)
-                yield batch
+        return pa.ipc.open_stream(pa.py_buffer(b"".join(pieces)), options=options)
 
 
 def _messages(
@@ -196,8 +229,14 @@ def _messages(
         return [], "unreadable"
     ending, batches = messages.ending, list[pa.RecordBatch]()
     try:
+        places = list(_chosen(messages, since_ns, until_ns))
+    except (pa.ArrowException, OSError, ValueError, MemoryError):
+        places = list(range(len(messages)))
+    with suppress(pa.ArrowException, OSError, ValueError, MemoryError):
+        return messages.read_all(places), ending
+    try:
         # One at a time: those before one that is damaged count.
-        batches.extend(messages.read(list(_chosen(messages, since_ns, until_ns))))
+        batches.extend(messages.read(places))
     except (pa.ArrowException, OSError, ValueError, MemoryError):
         ending = "torn" if batches else "unreadable"
     return batches, ending

@@ -42,6 +42,10 @@ _SCHEMA = [
 ]
 #: Files that are read at a time: a shared file system answers many as fast as one.
 _READERS = 4
+#: Streams that are: each needs the interpreter for half of its time.
+_STREAM_READERS = 2
+#: So few are read one after the other.
+_FEW = 4
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
@@ -193,11 +197,16 @@ def read_samples(
     def read(file: SegmentFile) -> SampleTable:
         return read_segment(file.path, since_ns=since_ns, until_ns=until_ns, metrics=metrics)
 
-    # Streams are read piece by piece: threads would take each other the interpreter away after each.
     packed = [file for file in wanted if file.path.name.endswith(PARQUET)]
-    with ThreadPoolExecutor(_READERS) as readers:
-        ready = dict(zip(packed, readers.map(read, packed), strict=True))
-    parts = [ready[file] if file in ready else read(file) for file in wanted]
+    streams = [file for file in wanted if not file.path.name.endswith(PARQUET)]
+    ready: dict[SegmentFile, SampleTable] = {}
+    for files, at_a_time in ((packed, _READERS), (streams, _STREAM_READERS)):
+        if len(files) <= _FEW:
+            ready |= {file: read(file) for file in files}
+            continue
+        with ThreadPoolExecutor(at_a_time) as readers:
+            ready |= dict(zip(files, readers.map(read, files), strict=True))
+    parts = [ready[file] for file in wanted]
     if simulated is not None:
         parts = [_only(part, simulated=simulated) for part in parts]
     table = SampleTable.union(parts, metrics=metrics)

@@ -1,0 +1,69 @@
+"""Metrics that a recorder takes from a file of the workload."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from gipfel_extension.telemetry.metrics import read_metrics
+from gipfel_extension.telemetry.recorder.metrics_file import MetricsFile
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from recorder_process import TwoClocks
+
+
+def test_metrics_from_a_file_of_the_workload(tmp_path: Path) -> None:
+    clock = TwoClocks()
+    path, run = tmp_path / "train.jsonl", tmp_path / "run"
+    run.mkdir()
+    path.write_text('{"loss": 99.0}\n')
+    follower = MetricsFile(path, run, "n1", clock)
+    now = clock.wall_ns
+    with path.open("a") as file:
+        file.write(
+            '{"step": 1, "loss": 0.5, "note": "x", "rank": 3}\n{"timestamp": 1700000050.5, "loss": 0.25'
+        )
+        file.flush()
+        follower.poll()
+        file.write(
+            "}\nnonsense\n[1]\n{}\n" + '{"loss": NaN, "time_ns": true}\n{"values": {"tps": 10}, "time": -5}\n'
+        )
+    follower.poll()
+    # Cut off, and longer than before when it is looked at again.
+    path.write_text('{"loss": 0.75, "note": "' + "y" * 400 + '"}\n')
+    follower.poll()
+    # Begun anew, as by a second run of the program.
+    path.write_text('{"loss": 0.125}\n')
+    follower.poll()
+    (run / "metrics.jsonl").open("ab").write(b'{"torn')
+    (tmp_path / "new").write_text('{"loss": 0.0625}\n{"loss": 0.03125}\n')
+    (tmp_path / "new").replace(path)
+    follower.poll()
+    found = read_metrics(run)
+    loss = found.of("loss", None)
+    assert loss is not None
+    assert sorted(each.name for each in found.series if each.rank == 3) == ["loss", "step"]
+    values = {
+        (int(t), float(v))
+        for each in found.series
+        if each.name == "loss"
+        for t, v in zip(each.time_ns, each.values, strict=True)
+    }
+    assert values == {
+        (now, 0.5),
+        (1_700_000_050_500_000_000, 0.25),
+        (now, 0.75),
+        (now, 0.125),
+        (now, 0.0625),
+        (now, 0.03125),
+    }
+    assert found.of("tps") is not None
+    assert found.damaged == 1
+    # A pipe would keep the recorder waiting for whoever writes into it.
+    path.unlink()
+    follower.poll()
+    os.mkfifo(path)
+    with pytest.raises(OSError, match="no file"):
+        follower.poll()

@@ -1,0 +1,33 @@
+"""Which GPUs are a job's: by variables, and by what the control group opens."""
+
+import pytest
+
+from gipfel_extension.telemetry.sources.own_gpus import ShownGpu, own_gpus
+
+_FOUR = [ShownGpu(f"GPU-{number}", number) for number in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("environment", "own"),
+    [
+        ({}, "0123"),
+        ({"CUDA_VISIBLE_DEVICES": "2,0"}, "20"),
+        ({"CUDA_VISIBLE_DEVICES": "", "SLURM_STEP_GPUS": "0,1"}, ""),
+        ({"SLURM_STEP_GPUS": "1,3", "SLURM_JOB_GPUS": "0-3"}, "13"),
+        ({"SLURM_JOB_GPUS": "1-2"}, "12"),
+        ({"SLURM_JOB_GPUS": "7"}, ""),
+        ({"SLURM_JOB_GPUS": "nonsense"}, "0123"),
+    ],
+)
+def test_the_jobs_gpus_by_variables(environment: dict[str, str], own: str) -> None:
+    assert own_gpus(_FOUR, environment) == tuple(f"GPU-{number}" for number in own)
+
+
+def test_what_the_control_group_keeps_from_us_is_not_ours() -> None:
+    opens = {0: False, 1: True, 2: False, 3: True}.__getitem__
+    assert own_gpus(_FOUR, {}, opens=opens) == ("GPU-1", "GPU-3")
+    # Inside a constrained job CUDA counts what is left.
+    assert own_gpus(_FOUR, {"CUDA_VISIBLE_DEVICES": "1"}, opens=opens) == ("GPU-3",)
+    # Renumbered devices: Slurm's numbers are the node's, and the group has said enough.
+    renumbered = [ShownGpu("GPU-a", 0), ShownGpu("GPU-b", 1)]
+    assert own_gpus(renumbered, {"SLURM_JOB_GPUS": "6,7"}) == ("GPU-a", "GPU-b")
