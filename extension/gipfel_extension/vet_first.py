@@ -1,6 +1,6 @@
 """Vets a job's nodes in its container, tells the hub how far that is, and then becomes the server.
 
-``python -m gipfel_extension.vet_first PROTOCOL report|abort -- -m gipfel_extension.singleuser …``
+``python -m gipfel_extension.vet_first PROTOCOL abort|shrink|report -- -m gipfel_extension.singleuser …``
 """
 
 import http
@@ -10,12 +10,14 @@ import subprocess
 import sys
 import time
 import urllib.error
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
+from gipfel_cluster.job.left_out import leave_out, remaining_variables
 from gipfel_cluster.job.vetting import MOST_ROWS, NodeProgress, VettingProgress
 from gipfel_cluster.model import GipfelError, one_line
+from gipfel_cluster.scheduler.hostlist import fold_hostlist
 
 from .hub_post import post_to_hub
 from .vetting.command import vet_argv
@@ -23,12 +25,14 @@ from .vetting.grid import GridRow, VettingGrid, grid_of
 from .vetting.protocol_search import find_protocol
 from .vetting.report import VettingReport
 from .vetting.report_file import ReportFile
+from .vetting.run.place import node_name
 
 _ROUTE = "/gipfel/server/vetting"
 _LOOK_S, _TELL_EVERY_S, _STILL_HERE_S, _ANSWER_S = 0.25, 1.0, 10.0, 5.0
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _BAD = ("fail", "degraded", "inconclusive", "not_run")
 _NO_VETTING = "The nodes could not be vetted"
+_MOST_OUTCOME, _MOST_NAMES = 300, 80
 
 
 class VetFirst:
@@ -39,17 +43,21 @@ class VetFirst:
     protocol
         A name, as ``gipfel vet`` takes it.
     action
-        ``abort`` starts no server where a node is not vetted; ``report`` starts it all the same.
+        ``abort`` starts no server where a node is not vetted; ``shrink`` starts it without the nodes that are
+        not, unless its own is one of them; ``report`` starts it all the same.
     """
 
     def __init__(self, protocol: str, action: str, environment: Mapping[str, str]) -> None:
         self._protocol, self._action, self._environment = protocol, action, environment
-        self._file = ReportFile(Path(environment["GIPFEL_RUN"]))
+        self._run = Path(environment["GIPFEL_RUN"])
+        self._file = ReportFile(self._run)
         self._child: subprocess.Popen[bytes] | None = None
         self._asked = 0
         self._deaf = False
         self._told: VettingProgress | None = None
         self._told_at = 0.0
+        self.without: tuple[str, ...] = ()
+        """After `run`, the nodes that the server goes on without."""
 
     def run(self) -> str:
         """Vet, and say why no server may start; empty where it may.
@@ -57,17 +65,17 @@ class VetFirst:
         Raises
         ------
         GipfelError
-            The protocol can't be used.
+            The protocol can't be used, or the run folder not written.
         SystemExit
             The job was asked to end meanwhile.
         """
         found = find_protocol(self._protocol, directory=Path.cwd(), environment=self._environment)
         before = self._report()
+        # Of the same job before it was queued again, perhaps on other nodes.
+        leave_out(self._run, ())
         for number in _FORWARDED:
             signal.signal(number, self._forward)
-        self._child = subprocess.Popen(
-            vet_argv(self._protocol), env=dict(self._environment), stdin=subprocess.DEVNULL
-        )
+        self._child = subprocess.Popen(self._argv(), env=dict(self._environment), stdin=subprocess.DEVNULL)
         while self._child.poll() is None:
             report = self._report()
             if report is not None and report != before and report.ended_ns is None:
@@ -78,12 +86,27 @@ class VetFirst:
         report = self._report()
         if report is None or report == before or report.ended_ns is None:
             problem = f"{_NO_VETTING} by {found.name}: the vetting ended with status {self._child.returncode}"
-        else:
-            problem = "" if self._child.returncode == 0 else what_is_wrong(report)
-            starts = not problem or self._action != "abort"
-            then = "The server starts." if starts else "No server starts."
-            self._tell(progress_of(report, then if not problem else f"{problem} {then}"), last=True)
-        return problem if self._action == "abort" else ""
+            return "" if self._action == "report" else problem
+        return self._decide(report, vetted=self._child.returncode == 0 and report.vetted)
+
+    def _argv(self) -> tuple[str, ...]:
+        if self._action == "shrink":
+            return vet_argv(self._protocol, action="shrink", min_nodes=1)
+        return vet_argv(self._protocol)
+
+    def _decide(self, report: VettingReport, *, vetted: bool) -> str:
+        """Why no server may start, told to the hub; the nodes to go on without are written down."""
+        problem = "" if vetted else what_is_wrong(report)
+        here = node_name(self._environment)
+        if problem and self._action == "shrink":
+            if here in report.good_nodes:
+                self.without = report.bad_nodes
+                leave_out(self._run, self.without)
+            elif report.good_nodes:
+                problem += f" The server would run on {here} itself."
+        starts = not problem or bool(self.without) or self._action == "report"
+        self._tell(progress_of(report, _outcome(problem, self.without, starts=starts)), last=True)
+        return "" if starts else problem
 
     def _report(self) -> VettingReport | None:
         try:
@@ -113,6 +136,17 @@ class VetFirst:
             self._child.send_signal(signal.SIGTERM)
 
 
+def _outcome(problem: str, without: Sequence[str], *, starts: bool) -> str:
+    """What is wrong, as far as there is room, and what follows."""
+    names = fold_hostlist(without)
+    if len(names) > _MOST_NAMES:
+        names = f"{len(without)} nodes"
+    then = "No server starts." if not starts else "The server starts."
+    if without:
+        then = f"The server starts without {names}."
+    return f"{problem[: _MOST_OUTCOME - len(then) - 1]} {then}".strip()
+
+
 def progress_of(report: VettingReport, outcome: str = "") -> VettingProgress:
     """What the hub's page shows of a report."""
     grid = grid_of(report, most_rows=MOST_ROWS)
@@ -124,7 +158,7 @@ def progress_of(report: VettingReport, outcome: str = "") -> VettingProgress:
         bad=len(report.bad_nodes) if grid.ended_ns is not None else len(accused),
         ended=grid.ended_ns is not None,
         rows=tuple(_node(row, grid) for row in grid.rows),
-        outcome=one_line(outcome)[:300],
+        outcome=one_line(outcome)[:_MOST_OUTCOME],
     )
 
 
@@ -160,8 +194,11 @@ def _node(row: GridRow, grid: VettingGrid) -> NodeProgress:
 def main() -> None:
     """Vet, then be the server; where none may start, one line on stderr says why."""
     protocol, action, _, *server = sys.argv[1:]
+    vetting = VetFirst(protocol, action, os.environ)
     try:
-        problem = VetFirst(protocol, action, os.environ).run()
+        problem = vetting.run()
+        # Whatever runs in the server finds the nodes that remain, as if the job had no others.
+        os.environ.update(remaining_variables(os.environ, vetting.without))
     except GipfelError as error:
         problem = f"{_NO_VETTING}: {error}"
     if problem:

@@ -144,9 +144,15 @@ def test_launches_share_a_job_and_outlive_kernel_server_and_controller(
     for node in place.cluster.node_names:
         assert not set(states[0]["gpus"][node]) & set(states[1]["gpus"][node])
     _check_cell(cell.wait())
-    _, refused = server.ask(nodes=2, gpus_per_node=2, checkpoint="third")
+    place.user.write(".edf/odd.toml", (place.user.home / ".edf/torch.toml").read_text() + "[oddity]\n")
+    _, refused = server.ask(nodes=2, gpus_per_node=2, checkpoint="third", edf="odd")
     assert "1 of the job's 4 are free" in refused, refused
     assert "#1 first" in refused
+    # The host's EDF was checked on the host, though the kernel is in a container.
+    (edf,) = [each for each in _outcomes(one.folder.with_name("4")) if each["check"] == "edf"]
+    assert edf["verdict"] == "warn", edf
+    assert "odd.toml" in edf["message"]
+    assert "oddity" in edf["message"]
     # Stopping ends one launch, and nothing else.
     done = place.gipfel("launch", "stop", str(two.folder))
     assert done.returncode == 0, done.stderr
@@ -185,6 +191,11 @@ def test_launches_share_a_job_and_outlive_kernel_server_and_controller(
     assert wait_until(lambda: server.job not in place.jobs(), 60)
     assert place.nothing_left()
     assert one.state["ended_ns"] < time.time_ns()
+
+
+def _outcomes(folder: Path) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = json.loads((folder / "preflight.json").read_text())
+    return found
 
 
 def _check_cell(cell: Started) -> None:

@@ -38,6 +38,12 @@ def test_a_run_is_started_followed_and_named_and_hostile_requests_are_not(start_
     # What is typed is looked at, kept beside the notebook, and never over something that is there.
     _, meant = server.call("gipfel/vetting/protocols", "POST", {"text": "checks: ["})
     assert (meant["valid"], "line" in meant["problems"][0]) == (False, True)
+    assert meant["lines"] == [1]
+    odd = _STRICT + "- {name: w, type: host_memori}\n"
+    _, meant = server.call("gipfel/vetting/protocols", "POST", {"text": odd})
+    assert (meant["valid"], meant["lines"]) == (True, [odd.count("\n")])
+    _, meant = server.call("gipfel/vetting/protocols", "POST", {"text": "name: x\n"})
+    assert (meant["valid"], meant["lines"]) == (False, [0])
     _, meant = server.call("gipfel/vetting/protocols", "POST", {"text": _STRICT})
     assert (meant["valid"], [each["name"] for each in meant["checks"]]) == (True, ["v"])
     (server.root / "sub").mkdir()

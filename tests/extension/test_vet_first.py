@@ -14,9 +14,14 @@ from typing import Any
 
 import pytest
 
+from gipfel_cluster.job.left_out import leave_out, left_out, remaining_variables
 from gipfel_cluster.job.vetting import VettingProgress
-from gipfel_extension.vet_first import progress_of
-from gipfel_extension.vetting.report import read_report
+from gipfel_cluster.steps.setting import setting_of_host
+from gipfel_extension.vet_first import VetFirst, progress_of
+from gipfel_extension.vetting.model import CheckResult, Scope, Verdict
+from gipfel_extension.vetting.protocol import ProtocolCheck, VettingProtocol
+from gipfel_extension.vetting.report import VettingReport, make_report, read_report
+from gipfel_extension.vetting.run.place import Place
 from gipfel_spawner.failure.causes import Evidence, explain
 from gipfel_spawner.start.vetting import vetting_page, vetting_words
 
@@ -118,6 +123,58 @@ def test_abort_names_node_and_reason_and_report_starts_all_the_same(tmp_path: Pa
     assert (job.returncode, said.splitlines()[-1]) == (0, "the server has its arguments"), errors
     # A hub that refuses is told nothing more, and does not stop anything.
     assert len(hub.told) == told + 1
+
+
+def test_of_several_nodes_the_server_goes_on_with_those_that_are_fit(tmp_path: Path, hub: Hub) -> None:
+    """What is decided of reports; that a real job's nodes are left out is shown on Slurm."""
+    run = tmp_path / "run"
+    run.mkdir()
+    environment = {
+        "GIPFEL_RUN": str(run), "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_NNODES": "3",
+        "SLURM_JOB_CPUS_PER_NODE": "8(x2),4", "GIPFEL_NODE": "n1", "JUPYTERHUB_API_TOKEN": "t0ken",
+        "JUPYTERHUB_API_URL": f"http://127.0.0.1:{hub.server_port}/hub/api", "HOME": str(tmp_path),
+    }  # fmt: skip
+
+    def decided(bad: set[str], action: str, *, here: str = "n1") -> tuple[str, tuple[str, ...]]:
+        vetting = VetFirst("strict", action, {**environment, "GIPFEL_NODE": here})
+        report = report_of_nodes(("n1", "n2", "n3"), bad)
+        return vetting._decide(report, vetted=report.vetted), vetting.without
+
+    assert decided(set(), "shrink") == ("", ())
+    assert decided({"n2"}, "shrink") == ("", ("n2",))
+    assert hub.told[-1]["outcome"].endswith("n2: variable: it is not set. The server starts without n2.")
+    assert left_out(str(run)) == {"n2"}
+    assert Place.of(environment).nodes == ("n1", "n3")
+    setting = setting_of_host(environment)
+    assert (setting.nodes, setting.cpus) == (("n1", "n3"), 4)
+    assert remaining_variables(environment, {"n2"}) == {
+        "SLURM_JOB_NODELIST": "n[1,3]", "SLURM_NNODES": "2", "SLURM_JOB_CPUS_PER_NODE": "8,4",
+    }  # fmt: skip
+    # A job that was queued again begins anew.
+    leave_out(run, ())
+    assert left_out(str(run)) == frozenset()
+    for bad, here in (({"n1"}, "n1"), ({"n1", "n2", "n3"}, "n1"), ({"n2"}, "n2")):
+        problem, without = decided(bad, "shrink", here=here)
+        assert (bool(problem), without) == (True, ())
+        assert hub.told[-1]["outcome"].endswith("No server starts.")
+    assert "The server would run on n2 itself." in problem
+    problem, without = decided({"n2"}, "abort")
+    assert ("1 of 3 nodes not fit" in problem, without) == (True, ())
+    assert decided({"n2"}, "report") == ("", ())
+    assert left_out(str(run)) == frozenset()
+
+
+def report_of_nodes(nodes: tuple[str, ...], bad: set[str]) -> VettingReport:
+    check = ProtocolCheck(name="variable", type="environment")
+    results = [
+        CheckResult(
+            check="variable", type="environment", scope=Scope.NODE, subject=node, node=node,
+            verdict=Verdict.FAIL if node in bad else Verdict.PASS, reason="it is not set.",
+        )
+        for node in nodes
+    ]  # fmt: skip
+    protocol = VettingProtocol(name="strict", checks=(check,))
+    return make_report(protocol, nodes, results, started_ns=1, ended_ns=2, complete=True)
 
 
 def test_a_protocol_that_is_none_starts_no_server_and_says_so(tmp_path: Path, hub: Hub) -> None:

@@ -14,7 +14,7 @@ from gipfel_extension.vetting.attribution.conclude import conclude
 from gipfel_extension.vetting.attribution.rounds import next_round
 from gipfel_extension.vetting.attribution.state import PairMeasurement, PairSettings, PairState
 from gipfel_extension.vetting.attribution.statistics import summary
-from gipfel_extension.vetting.model import Verdict
+from gipfel_extension.vetting.model import CheckResult, Verdict
 
 
 def allocation(size: int, *, seed: int = 1, quiet: bool = True, **bad: Node) -> Allocation:
@@ -199,6 +199,49 @@ def test_what_cannot_be_compared_does_not_pass():
     assert {(each.verdict, "lacks torch" in each.reason) for each in conclude(broken)} == {
         (Verdict.INCONCLUSIVE, True)
     }
+
+
+def of_five(slow: dict[tuple[int, str], float], *, spread: float = 0.01) -> dict[str, CheckResult]:
+    """Verdicts on five nodes, where the pairs of some rounds are slow by a share; the round counts from 0."""
+    rng = random.Random(5)
+    nodes = tuple(f"n{index}" for index in range(5))
+    state = PairState(check="c", type="collective", nodes=nodes)
+    while (planned := next_round(state)) is not None:
+        measured = []
+        for pair in planned.pairs:
+            below = max(slow.get((planned.number, each), 0.0) for each in (pair.first, pair.second))
+            samples = tuple(100.0 * (1.0 - below) * rng.gauss(1.0, spread) for _ in range(9))
+            measured.append(
+                PairMeasurement(
+                    round=planned.number, first=pair.first, second=pair.second, role=pair.role,
+                    samples=samples,
+                )
+            )  # fmt: skip
+        state = state.with_round(tuple(measured))
+    return {each.node: each for each in conclude(state) if each.node}
+
+
+def test_of_a_few_nodes_moments_of_pairs_accuse_nobody_and_the_pairs_are_named():
+    busy = {(number, "n0"): 0.25 for number in (1, 5, 8, 11)}
+    found = of_five(busy)
+    assert Verdict.FAIL not in {each.verdict for each in found.values()}
+    assert found["n0"].verdict is Verdict.INCONCLUSIVE
+    assert "slow with" in found["n0"].reason or "good with each of them" in found["n0"].reason
+    # The same node in an episode, without a good round in between, is to blame.
+    found = of_five({(number, "n0"): 0.25 for number in range(5)})
+    assert {node for node, each in found.items() if each.verdict is Verdict.FAIL} == {"n0"}
+
+
+def test_where_samples_of_every_pair_vary_much_nobody_is_said_to_have_two_modes():
+    accused = good = 0
+    for seed in range(60):
+        made = Allocation(seed, 8, 0.0, bad_exactly=0, degraded_share=0.0, busy_chance=0.0)
+        gauss = made.rng.gauss
+        made.rng.gauss = lambda mean, spread, gauss=gauss: gauss(mean, max(spread, 0.08))
+        results = made.vet()
+        accused += sum(each.verdict is Verdict.FAIL for each in results)
+        good += len(results)
+    assert accused <= 0.04 * good
 
 
 def test_what_a_node_was_before_is_said():

@@ -17,6 +17,8 @@ from gipfel_cluster.broker.messages import (
     EdfRequest,
     FactsAnswer,
     FactsRequest,
+    LintAnswer,
+    LintRequest,
     LocateAnswer,
     LocateRequest,
     Spot,
@@ -109,6 +111,26 @@ def test_edfs_are_looked_up_on_the_host(broker: Surroundings, tmp_path: Path) ->
         ask_now(broker.socket, EdfRequest(edf="nowhere"), EdfAnswer)
     with pytest.raises(GipfelError, match="no engine 'warp'"):
         ask_now(broker.socket, EdfRequest(edf="mine", engine="warp"), EdfAnswer)
+
+
+def test_edfs_are_linted_on_the_host_and_what_is_said_fits_a_message(
+    broker: Surroundings, tmp_path: Path
+) -> None:
+    write_edf(tmp_path, "mine")
+    assert ask_now(broker.socket, LintRequest(edf="mine"), LintAnswer).diagnostics == ()
+    file = tmp_path / ".edf" / "odd.toml"
+    file.write_text(
+        'imagee = "x"\n' + "".join(f"unknown_{n} = '{'x' * 300}'\n" for n in range(500)) + "workdir = 7\n"
+    )
+    found = ask_now(broker.socket, LintRequest(edf=str(file)), LintAnswer).diagnostics
+    assert 0 < len(found) <= 64
+    assert (found[0].severity, found[0].file, found[0].key) == ("error", str(file), "workdir")
+    assert any(each.key == "imagee" and "image" in each.fix for each in found)
+    file.write_text("image = \n")
+    (broken,) = ask_now(broker.socket, LintRequest(edf="odd"), LintAnswer).diagnostics
+    assert (broken.severity, broken.line) == ("error", 1)
+    (missing,) = ask_now(broker.socket, LintRequest(edf="nowhere"), LintAnswer).diagnostics
+    assert "no EDF of this name" in missing.message
 
 
 def test_places_are_located(broker: Surroundings, tmp_path: Path) -> None:

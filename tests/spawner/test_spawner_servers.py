@@ -12,6 +12,10 @@ import pytest
 
 from gipfel_cluster.scheduler.processes import Process
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from hub_servers import environment, until
+
 _SERVICE = {
     "name": "culling",
     "command": [sys.executable, "-m", "gipfel_spawner.leaving.culling", "--every", "0.5"],
@@ -30,14 +34,6 @@ PAGES = (
 )
 
 
-def until(done: Any, limit: float, hub: Any) -> Any:
-    end = time.monotonic() + limit
-    while not (result := done()):
-        assert time.monotonic() < end, hub.log()
-        time.sleep(0.1)
-    return result
-
-
 def start(hub: Any, user: str, options: dict[str, Any] | None = None, behaviour: str = "") -> str:
     """The token of a server that runs."""
     hub.call("POST", f"/users/{user}")
@@ -45,9 +41,7 @@ def start(hub: Any, user: str, options: dict[str, Any] | None = None, behaviour:
     hub.call("POST", f"/users/{user}/server", options or {})
     if behaviour != "die":
         until(lambda: hub.ready(user), 30, hub)
-    path: Path = hub.user_home(user) / "environment.json"
-    until(lambda: path.exists() and path.read_text().endswith("}"), 20, hub)
-    return str(json.loads(path.read_text())["JUPYTERHUB_API_TOKEN"])
+    return environment(hub, user)["JUPYTERHUB_API_TOKEN"]
 
 
 def stop(hub: Any, *users: str) -> None:

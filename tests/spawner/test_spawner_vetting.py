@@ -11,6 +11,7 @@ from gipfel_cluster.job.vetting import NodeProgress, VettingProgress
 from gipfel_spawner.form.fit import check_vetting
 from gipfel_spawner.form.options import OptionError, UserOptions, read_form, read_options
 from gipfel_spawner.form.page import FormContent, Misfit, render_form
+from gipfel_spawner.form.presets import read_presets
 from gipfel_spawner.start.request import server_spec
 from gipfel_spawner.start.vetting import vetting_page, vetting_words
 
@@ -26,21 +27,41 @@ def test_the_server_is_the_same_command_after_a_vetting() -> None:
     server = ("-m", "gipfel_extension.singleuser", "--x")
     assert command() == ("{python}", "-I", *server)
     first = ("{python}", "-I", "-m", "gipfel_extension.vet_first")
-    assert command(vet="cpu") == (*first, "cpu", "report", "--", *server)
-    assert command(vet="cpu", vet_action="abort") == (*first, "cpu", "abort", "--", *server)
+    # Where nobody said what else, nodes that are not fit start nothing.
+    assert command(vet="cpu") == (*first, "cpu", "abort", "--", *server)
+    assert command(vet="cpu", vet_action="report") == (*first, "cpu", "report", "--", *server)
+    several = command(vet="cpu", vet_action="shrink", nodes=2)
+    assert several == (*first, "cpu", "shrink", "--", *server)
 
 
 @pytest.mark.parametrize(
     "content",
     [
         {"vet": "--action=x"}, {"vet": "a b"}, {"vet": "../quick"}, {"vet": "quick\n"}, {"vet": "x" * 65},
-        {"vet": 5}, {"vet_action": "shrink"}, {"vet_action": "Abort"}, {"vet_action": None},
+        {"vet": 5}, {"vet_action": "exclude"}, {"vet_action": "Abort"}, {"vet_action": None},
+        {"vet_action": "shrink"}, {"vet_action": "shrink", "nodes": 1},
     ],
 )  # fmt: skip
 def test_what_is_no_protocol_or_action_is_refused(content: dict[str, Any]) -> None:
     with pytest.raises(OptionError, match="can't be used") as refused:
         read_options(content)
     assert refused.value.field == next(iter(content))
+
+
+def test_of_several_nodes_those_that_are_not_fit_can_be_left_out() -> None:
+    form = {"vet": ["cpu"], "vet_action": ["shrink"], "nodes": ["2"]}
+    assert read_form(form) == UserOptions(vet="cpu", vet_action="shrink", nodes=2)
+    with pytest.raises(OptionError, match="of one node none can be left out") as refused:
+        read_form({**form, "nodes": ["1"]})
+    assert refused.value.field == "vet_action"
+    with pytest.raises(OptionError, match="value for nodes") as refused:
+        read_form({**form, "nodes": ["0"]})
+    # The form says what would follow also where nothing is vetted.
+    assert read_form({"vet": [""], "vet_action": ["abort"], "nodes": ["1"]}) == UserOptions()
+    offered = {"title": "Two", "nodes": 2, "vet": "cpu", "vet_action": "shrink"}
+    (preset,), problems = read_presets([offered, {**offered, "nodes": 1}])
+    assert preset.options.vet_action == "shrink"
+    assert "Preset 2 can't be used" in problems[0]
 
 
 def test_only_what_the_site_offers_is_run() -> None:

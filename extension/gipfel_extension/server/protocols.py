@@ -1,7 +1,7 @@
 """Protocols that a page offers: shipped ones, the user's own, and those beside a notebook."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 # What makes a YAML file a protocol; many others lie beside a notebook.
 _CHECKS = re.compile(rb"^(?:checks|evals)\s*:", re.MULTILINE)
 _SOURCE = "The text"
+# How a mistake of the file, and a check that can't be run, say where they are.
+_LINE = re.compile(rf"(?:{_SOURCE}, line|Line) ([0-9]{{1,7}}):")
 
 
 def offered_protocols(directory: Path, environment: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -64,17 +66,35 @@ def text_of(path: Path) -> str:
 
 
 def described(text: str) -> dict[str, Any]:
-    """What a text means as a protocol: ``valid``, its checks, and what is wrong with it, line by line."""
+    """What a text means as a protocol: ``valid``, its checks, and what is wrong with it, by line."""
     try:
         protocol = parse_protocol(text, _SOURCE)
     except GipfelError as error:
-        return {"valid": False, "problems": [str(error)], "checks": [], "notes": []}
+        return {
+            "valid": False,
+            "problems": [str(error)],
+            "lines": _lines([str(error)]),
+            "checks": [],
+            "notes": [],
+        }
     problems = [each.reason + (f" {each.fix}" if each.fix else "") for each in protocol.problems()]
     checks = [
         {"name": each.name, "type": each.type, "scope": each.scope.value, "severity": each.severity.value}
         for each in protocol.checks
     ]
-    return {"valid": True, "problems": problems, "checks": checks, "notes": list(protocol.notes)}
+    return {
+        "valid": True,
+        "problems": problems,
+        "lines": _lines(problems),
+        "checks": checks,
+        "notes": list(protocol.notes),
+    }
+
+
+def _lines(problems: Sequence[str]) -> list[int]:
+    """The line that each problem is about, 0 for none."""
+    found = (_LINE.match(each) for each in problems)
+    return [int(each[1]) if each else 0 for each in found]
 
 
 def save_protocol(directory: Path, name: str, text: str, *, replace: bool) -> Path:

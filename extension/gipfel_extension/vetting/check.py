@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
+from gipfel_cluster.model import GipfelError
+
 from .gpus.reading import GpuReader
 from .host import Host
 from .model import Finding, Scope
@@ -82,17 +84,5 @@ class GroupCheck(Protocol):
         """What each rank of the group runs."""
 
 
-class Missing(Exception):  # noqa: N818 - not an error of the program
-    """What a check needs and this node lacks: a tool, a module, a GPU.
-
-    Parameters
-    ----------
-    problem
-        One sentence.
-    fix
-        What to do.
-    """
-
-    def __init__(self, problem: str, fix: str = "") -> None:
-        super().__init__(problem)
-        self.problem, self.fix = problem, fix
+class Missing(GipfelError):  # noqa: N818 - not an error of the program
+    """What a check needs and this node lacks: a tool, a module, a GPU."""

@@ -2,8 +2,9 @@
 
 from pathlib import Path, PurePosixPath
 
-from ..edf import Edf, EdfError, Mount, check_here, load_edf
+from ..edf import Diagnostic, Edf, EdfError, Mount, check_edf, check_here, load_edf
 from ..engines import ContainerRequest, Invocation, engine_for, engine_invocation
+from ..job.left_out import left_out, remaining_variables
 from ..job.place import Place, place_in_container, place_on_host
 from ..job.spec import PYTHON
 from ..model import Frozen, GipfelError
@@ -12,6 +13,8 @@ from .messages import KernelRequest, RunRequest
 from .surroundings import Surroundings, hides_an_image
 
 _SSH = "com.hooks.ssh."
+# Together they fit into one message.
+_MOST_DIAGNOSTICS, _LONGEST = 64, 1000
 
 #: Where a runtime has what makes an image's own Python a kernel.
 START = "kernels/start.py"
@@ -57,6 +60,7 @@ def prepare_run(
         mounts += tuple(Mount(source=path, destination=path) for path in dict.fromkeys(folders))
         mounts += (runtime.mount,)
     environment = {**surroundings.host, **surroundings.offered, **request.environment, **place.environment}
+    environment |= remaining_variables(surroundings.host, left_out(environment.get("GIPFEL_RUN", "")))
     environment["GIPFEL_ENGINE"] = engine.name
     # A kernel would look for that process among its own, and end.
     environment.pop("JPY_PARENT_PID", None)
@@ -94,6 +98,16 @@ def usable_edf(name: str, surroundings: Surroundings, engine: str = "") -> Edf:
         raise EdfError(errors)
     engine_for(edf, engine or surroundings.engine)
     return edf
+
+
+def linted_edf(name: str, surroundings: Surroundings) -> tuple[Diagnostic, ...]:
+    """What `gipfel edf check` says of an EDF on the job's host: errors first, each text cut to fit."""
+    checked = check_edf(name, environment=surroundings.host, directory=Path(surroundings.home))
+    found = sorted(checked.diagnostics, key=lambda each: each.severity != "error")
+    return tuple(
+        each.model_copy(update={"message": each.message[:_LONGEST], "fix": each.fix[:_LONGEST]})
+        for each in found[:_MOST_DIAGNOSTICS]
+    )
 
 
 def kernel_command(python: str, runtime: Runtime, connection_file: str) -> tuple[str, ...]:

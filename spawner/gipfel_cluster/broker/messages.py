@@ -1,12 +1,13 @@
 """What is said over the broker's socket: one JSON line a message, typed and limited."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import Field, JsonValue, TypeAdapter, ValidationError, field_validator, model_validator
 
+from ..edf import Diagnostic
+from ..given import check_command, check_variables
 from ..model import Frozen, GipfelError, Line
 from ..scheduler.protocol import JobRequest, JobStatus, Partition
 
@@ -17,11 +18,6 @@ MOST_BYTES = 1 << 19
 SOCKET = "broker"
 
 _MOST_COMMAND = 96 << 10
-_MOST_ENVIRONMENT = 32 << 10
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# They would change the host's programs around the container, or what the scheduler granted.
-_NOT_GIVEN = ("GIPFEL_", "SLURM_", "SBATCH_", "SRUN_", "JUPYTERHUB_", "LD_", "PYTHON", "GCONV_", "BASH_")
-_NOT_SET = frozenset(("PATH", "HOME", "USER", "LOGNAME", "SHELL", "ENV", "IFS", "TMPDIR"))
 
 Kind = TypeVar("Kind")
 EdfName = Annotated[Line, Field(min_length=1, max_length=4096)]
@@ -57,13 +53,7 @@ class _InContainer(Request):
     @field_validator("environment")
     @classmethod
     def _is_limited(cls, value: dict[str, str]) -> dict[str, str]:
-        for name, content in value.items():
-            if not _VARIABLE.fullmatch(name) or "\0" in content:
-                raise ValueError("holds what can't be an environment variable")
-            if name.startswith(_NOT_GIVEN) or name in _NOT_SET:
-                raise ValueError("holds a variable that is the job's own")
-        if sum(len(name) + len(content) for name, content in value.items()) > _MOST_ENVIRONMENT:
-            raise ValueError(f"is longer than {_MOST_ENVIRONMENT >> 10} KiB")
+        check_variables(value, "GIPFEL_")
         return value
 
 
@@ -75,10 +65,7 @@ class RunRequest(_InContainer):
 
     @model_validator(mode="after")
     def _can_be_executed(self) -> "RunRequest":
-        if not self.command[0] or any("\0" in word for word in self.command):
-            raise ValueError("the command needs a first word and holds no NUL")
-        if sum(len(word.encode(errors="replace")) for word in self.command) > _MOST_COMMAND:
-            raise ValueError(f"the command is longer than {_MOST_COMMAND >> 10} KiB")
+        check_command(self.command, _MOST_COMMAND)
         return self
 
 
@@ -100,6 +87,13 @@ class EdfRequest(Request):
     edf: EdfName
     #: By default the job's.
     engine: Annotated[Line, Field(max_length=32)] = ""
+
+
+class LintRequest(Request):
+    """What `gipfel edf check` says of an EDF on the host."""
+
+    kind: Literal["lint"] = "lint"
+    edf: EdfName
 
 
 class LocateRequest(Request):
@@ -172,6 +166,7 @@ AnyRequest = (
     RunRequest
     | KernelRequest
     | EdfRequest
+    | LintRequest
     | LocateRequest
     | FactsRequest
     | SubmitRequest
@@ -216,6 +211,12 @@ class EdfAnswer(Frozen):
     name: str
     file: str
     image: str
+
+
+class LintAnswer(Frozen):
+    """Errors first, then warnings; of very many the first ones."""
+
+    diagnostics: tuple[Diagnostic, ...]
 
 
 class LocateAnswer(Frozen):

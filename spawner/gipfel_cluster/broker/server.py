@@ -7,7 +7,7 @@ from ..model import Frozen, GipfelError
 from ..scheduler.account import own_name
 from ..scheduler.protocol import Scheduler
 from .connection import Connection
-from .container import usable_edf
+from .container import linted_edf, usable_edf
 from .containers import Containers
 from .messages import (
     AddressAnswer,
@@ -20,6 +20,8 @@ from .messages import (
     FactsAnswer,
     FactsRequest,
     KernelRequest,
+    LintAnswer,
+    LintRequest,
     LocateAnswer,
     LocateRequest,
     PartitionsAnswer,
@@ -80,6 +82,9 @@ class Broker(Server):
             case EdfRequest():
                 edf = await asyncio.to_thread(usable_edf, request.edf, self._surroundings, request.engine)
                 return EdfAnswer(name=edf.name, file=edf.path or "", image=edf.image)
+            case LintRequest():
+                said = await asyncio.to_thread(linted_edf, request.edf, self._surroundings)
+                return LintAnswer(diagnostics=said)
             case LocateRequest():
                 found = await asyncio.to_thread(self._surroundings.located, request.spot)
                 return LocateAnswer(path=str(found) if found else None)

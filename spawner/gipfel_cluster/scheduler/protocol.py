@@ -40,7 +40,17 @@ Hostlist = Annotated[Line, _word(r"[A-Za-z0-9][A-Za-z0-9_.,\[\]-]*", 4096)]
 TimeLimit = Annotated[Line, Field(default="", max_length=20), AfterValidator(_duration)]
 
 
-class JobRequest(Frozen):
+class Placement(Frozen):
+    """Where in a cluster a job goes, on whose account, and for how long; empty is the cluster's default."""
+
+    partition: Name = ""
+    account: Name = ""
+    qos: Name = ""
+    reservation: Name = ""
+    time: TimeLimit = ""
+
+
+class JobRequest(Placement):
     """A job as the scheduler is asked for it.
 
     ``environment`` is all that the job gets; its values travel in the environment of the command that
@@ -59,17 +69,12 @@ class JobRequest(Frozen):
     script: str
     directory: Annotated[Line, Field(pattern=r"^/")]
     output: Line = ""
-    partition: Name = ""
-    account: Name = ""
-    qos: Name = ""
-    reservation: Name = ""
     constraint: Constraint = ""
     memory: Memory = ""
     exclude: Hostlist = ""
     nodes: Annotated[int, Field(ge=1, le=65536)] = 1
     gpus_per_node: Annotated[int, Field(ge=0, le=1024)] = 0
     cpus_per_task: Annotated[int, Field(ge=0, le=65536)] = 0
-    time: TimeLimit = ""
     mark: Annotated[Line, _word(r"[A-Za-z0-9-]+", 64)] = ""
     requeue: bool = True
     warn_s: Annotated[int, Field(ge=0, le=65535)] = 0

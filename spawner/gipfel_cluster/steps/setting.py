@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..broker.surroundings import Surroundings, find_runtime
+from ..job.left_out import left_out
 from ..model import GipfelError
 from ..runtime import Runtime
 from ..scheduler.hostlist import expand_hostlist
@@ -30,7 +31,7 @@ def setting_of_job(surroundings: Surroundings) -> StepSetting:
         job_id=offered.get("GIPFEL_JOB_ID", ""),
         # The scratch folder is on the disk of one node.
         folders=tuple(each for each in surroundings.folders if each != surroundings.scratch),
-        **_allocation(surroundings.host),
+        **_allocation(surroundings.host, run),
     )
 
 
@@ -51,7 +52,7 @@ def setting_of_host(environment: Mapping[str, str]) -> StepSetting:
         run=run,
         job_id=environment.get("GIPFEL_JOB_ID", ""),
         folders=(run,) if run else (),
-        **_allocation(environment),
+        **_allocation(environment, run),
     )
 
 
@@ -84,9 +85,10 @@ def fewest_cpus(environment: Mapping[str, str]) -> int:
     return min((int(each[1]) for each in counts if each), default=1)
 
 
-def _allocation(environment: Mapping[str, str]) -> dict[str, object]:
+def _allocation(environment: Mapping[str, str], run: str) -> dict[str, object]:
+    without = left_out(run)
     return {
         "slurm_job": environment.get("SLURM_JOB_ID", ""),
-        "nodes": job_nodes(environment),
+        "nodes": tuple(node for node in job_nodes(environment) if node not in without),
         "cpus": fewest_cpus(environment),
     }

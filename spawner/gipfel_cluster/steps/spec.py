@@ -1,11 +1,11 @@
 """A step: a command that runs on nodes of a job, in the container of an EDF on each of them."""
 
-import re
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from ..edf.model import Mount
+from ..given import check_command, check_variables
 from ..job.spec import PYTHON
 from ..model import Frozen, Line
 from ..runtime.model import Runtime
@@ -19,11 +19,6 @@ IMAGE_PYTHON = "{image-python}"
 STEP_VARIABLE = "GIPFEL_STEP"
 
 _MOST_COMMAND = 64 << 10
-_MOST_ENVIRONMENT = 32 << 10
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# They would change the host's programs around the container, or what the scheduler granted.
-_NOT_GIVEN = ("SLURM_", "SBATCH_", "SRUN_", "JUPYTERHUB_", "LD_", "PYTHON", "GCONV_", "BASH_")
-_NOT_SET = frozenset(("PATH", "HOME", "USER", "LOGNAME", "SHELL", "ENV", "IFS", "TMPDIR", STEP_VARIABLE))
 
 Folder = Annotated[Line, Field(pattern=r"^/", max_length=4096)]
 NodeName = Annotated[Line, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,252}$")]
@@ -63,21 +58,12 @@ class StepSpec(Frozen):
     @field_validator("environment")
     @classmethod
     def _is_limited(cls, value: dict[str, str]) -> dict[str, str]:
-        for name, content in value.items():
-            if not _VARIABLE.fullmatch(name) or "\0" in content:
-                raise ValueError("holds what can't be an environment variable")
-            if name.startswith(_NOT_GIVEN) or name in _NOT_SET:
-                raise ValueError(f"{name} is the job's own")
-        if sum(len(name) + len(content) for name, content in value.items()) > _MOST_ENVIRONMENT:
-            raise ValueError(f"is longer than {_MOST_ENVIRONMENT >> 10} KiB")
+        check_variables(value, STEP_VARIABLE)
         return value
 
     @model_validator(mode="after")
     def _can_be_executed(self) -> "StepSpec":
-        if not self.command[0] or any("\0" in word for word in self.command):
-            raise ValueError("the command needs a first word and holds no NUL")
-        if sum(len(word.encode(errors="replace")) for word in self.command) > _MOST_COMMAND:
-            raise ValueError(f"the command is longer than {_MOST_COMMAND >> 10} KiB")
+        check_command(self.command, _MOST_COMMAND)
         return self
 
 

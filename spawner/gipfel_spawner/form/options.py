@@ -5,10 +5,17 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
-from gipfel_cluster.model import Frozen, GipfelError, Line
-from gipfel_cluster.scheduler.protocol import Memory, Name, TimeLimit
+from gipfel_cluster.model import GipfelError, Line
+from gipfel_cluster.scheduler.protocol import Memory, Placement
 
 from ..cluster.settings import ClusterName
 
@@ -63,31 +70,34 @@ def _no_truth(value: object) -> object:
 _Number = BeforeValidator(_no_truth)
 
 
-class UserOptions(Frozen):
+class UserOptions(Placement):
     """What the form asks for; `UserOptions()` means the defaults.
 
     ``cluster`` is one of the hub's clusters; ``edf`` is the name of an EDF, or a path that begins with ``/``
     or ``~/``; ``gpus``, ``cpus`` and ``memory`` are per node; ``time`` and ``memory`` are in Slurm's syntax;
     ``name`` is the job's; empty means the site's default. ``vet`` is the protocol by which the nodes are
-    vetted first; where one is not fit, ``vet_action`` starts the server all the same (``report``, the
-    default), or none (``abort``).
+    vetted first; where one is not fit, ``vet_action`` starts no server (``abort``, the default), or one that
+    goes on without that node (``shrink``, of several nodes), or starts it all the same (``report``).
     """
 
     cluster: ClusterName = ""
     edf: Annotated[Line, Field(max_length=4096), AfterValidator(_name_or_path)] = ""
-    partition: Name = ""
     gpus: Annotated[Annotated[int, Field(ge=0, le=64)] | None, _Number] = None
     nodes: Annotated[int, Field(ge=1, le=4096), _Number] = 1
-    time: TimeLimit = ""
     cpus: Annotated[Annotated[int, Field(ge=1, le=4096)] | None, _Number] = None
     memory: Memory = ""
-    account: Name = ""
-    qos: Name = ""
-    reservation: Name = ""
     name: Annotated[Line, Field(max_length=64, pattern=r"^(?:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$")] = ""
     engine: Annotated[Line, Field(max_length=32, pattern=r"^(?:[a-z][a-z0-9_-]*)?$")] = ""
     vet: Annotated[Line, Field(max_length=64, pattern=r"^(?:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$")] = ""
-    vet_action: Literal["", "report", "abort"] = ""
+    vet_action: Literal["", "abort", "shrink", "report"] = ""
+
+    @field_validator("vet_action")
+    @classmethod
+    def _leaves_a_node(cls, value: str, given: ValidationInfo) -> str:
+        # Where the nodes themselves can't be, that is what is said.
+        if value == "shrink" and given.data.get("nodes") == 1:
+            raise ValueError("of one node none can be left out: ask for several, or start no server then")
+        return value
 
 
 def read_options(content: Mapping[str, Any]) -> UserOptions:
@@ -151,6 +161,9 @@ def read_form(form: Mapping[str, Sequence[Any]]) -> UserOptions:
     path = single.pop("edf_path", "")
     if path:
         single["edf"] = path
+    if not single.get("vet") and single.get("vet_action") == "abort":
+        # Without its script, the form says what would follow also where nothing is vetted.
+        del single["vet_action"]
     return read_options({field: value for field, value in single.items() if value or field not in FIELDS})
 
 

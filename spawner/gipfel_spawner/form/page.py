@@ -135,6 +135,7 @@ def preset_values(options: UserOptions, content: FormContent) -> dict[str, str]:
         "gpus": str(gpus or 0),
         "time": options.time or content.defaults.time,
         "partition": options.partition or content.defaults.partition,
+        "vet_action": options.vet_action or "abort",
     }
 
 

@@ -39,7 +39,7 @@ def server_spec(
     options: UserOptions, *, cluster: str, edf: str, engine: str, runtime: str, arguments: Sequence[str]
 ) -> JobSpec:
     """What the node runs: the single-user server in the EDF's container, where asked after a vetting."""
-    first = (*_VET_FIRST, options.vet, options.vet_action or "report", "--") if options.vet else ()
+    first = (*_VET_FIRST, options.vet, options.vet_action or "abort", "--") if options.vet else ()
     return JobSpec(
         kind="server",
         command=(*_PYTHON, *first, *_SERVER, *arguments),

@@ -182,6 +182,20 @@
     field("gpus").max = Number(gpus) || 64;
   }
 
+  /** What follows a vetting is asked where there is one; of one node none can be left out. */
+  function followVetting() {
+    const action = field("vet_action");
+    if (!action) {
+      return;
+    }
+    action.disabled = !field("vet").value;
+    const shrink = action.querySelector("[value=shrink]");
+    shrink.disabled = Number(field("nodes").value) < 2;
+    if (shrink.disabled && shrink.selected) {
+      action.value = "abort";
+    }
+  }
+
   // Of several clusters, each one's partitions, accounts and the like stand in groups of its own.
   const groups = new Map();
   root.querySelectorAll("optgroup[data-cluster]").forEach((each) => {
@@ -224,6 +238,7 @@
     }
     presets.forEach((each) => each.setAttribute("aria-pressed", String(each === preset)));
     followPartition();
+    followVetting();
     askStart();
     askEnvironment();
     // From here on it takes Enter, or a second click.
@@ -244,6 +259,9 @@
     if (["cluster", "partition"].includes(event.target.name)) {
       followPartition();
     }
+    if (["vet", "nodes"].includes(event.target.name)) {
+      followVetting();
+    }
     if (["edf", "edf_path"].includes(event.target.name)) {
       askEnvironment();
     } else {
@@ -257,6 +275,7 @@
     followCluster(false);
   }
   followPartition();
+  followVetting();
   askStart();
   askEnvironment();
 })();

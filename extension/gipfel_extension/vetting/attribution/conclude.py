@@ -16,6 +16,13 @@ from .switches import slow_switches
 _BAD_FROM = 0.85
 #: Chance that a good pair is slow for a moment, at least; as sure as that is, nobody is.
 _LEAST_CHANCE, _SUREST = 0.02, 0.999
+#: A median of n normal samples spreads so many times what they do, over the root of n.
+_OF_MEDIAN = 1.2533
+#: So many standard deviations below, a tenth of the samples is no noise, which every pair has.
+_BEYOND = 4.0
+_MOST_NAMES = 4
+#: Among fewer nodes there are hardly others to tell a busy moment from a bad node.
+_MANY = 12
 
 
 def conclude(state: PairState) -> list[CheckResult]:
@@ -94,7 +101,9 @@ def _absolute(
     return None
 
 
-def _convicted(node: str, state: PairState, evidence: Evidence, switch: str) -> tuple[Verdict, str, str]:
+def _convicted(  # noqa: PLR0911 - one for each thing that can be said
+    node: str, state: PairState, evidence: Evidence, switch: str
+) -> tuple[Verdict, str, str]:
     own = evidence.readings.get(node, ())
     against = [each for each in own if each.slow and each.other(node) not in evidence.convicted]
     partners = sorted({each.other(node) for each in against})
@@ -104,25 +113,67 @@ def _convicted(node: str, state: PairState, evidence: Evidence, switch: str) -> 
         return Verdict.INCONCLUSIVE, text, "Leave the nodes of this switch out, and tell the operators."
     fix = "Leave this node out, and tell the operators."
     below = _below(against)
-    bad, far = below >= _BAD_FROM * state.settings.bad_below, below >= state.settings.mads * evidence.noise
+    bad, far = below >= _BAD_FROM * state.settings.bad_below, below >= _doubtful(against, state, evidence)
+    if len(state.nodes) < _MANY and _by_moments(node, own, against):
+        text = (
+            f"It was {below:.0%} below with {_names(partners)}, and good with each of them before or after."
+        )
+        return Verdict.INCONCLUSIVE, text, "Vet it again: moments of these pairs, or the node."
     if bad and (far or node in evidence.unmistakable):
         return Verdict.FAIL, f"{below:.0%} below the other pairs, with {met}.", fix
-    if _two_modes(against, state, evidence):
-        return Verdict.FAIL, f"It has two modes, seen with {met}: part of its samples is far below.", fix
+    if modes := _two_modes(against, state, evidence):
+        if modes >= _BEYOND * evidence.spread:
+            return Verdict.FAIL, f"It has two modes, seen with {met}: part of its samples is far below.", fix
+        text = f"Part of its samples with {_names(partners)} is far below; those of all pairs vary as much."
+        return Verdict.INCONCLUSIVE, text, "Vet it again when the nodes do nothing else."
     if bad:
-        text = f"{below:.0%} below the other pairs, with {met}; but these vary too much to be sure."
+        text = f"{below:.0%} below the other pairs, with {_names(partners)}; these vary too much to be sure."
         return Verdict.INCONCLUSIVE, text, "Vet it again when the nodes do nothing else."
     text = f"{below:.1%} below the other pairs, with {met}."
     return Verdict.DEGRADED, text, "It slows a large run down a little."
 
 
-def _two_modes(readings: Sequence[Reading], state: PairState, evidence: Evidence) -> bool:
-    """Whether a part of the samples is good, and a part of them far below: no steady loss is like that."""
+def _doubtful(readings: Sequence[Reading], state: PairState, evidence: Evidence) -> float:
+    """Share below the reference up to which it may be chance: by how pairs differ, and by how samples do."""
+    counts = [len(each.measurement.samples) for each in readings if each.measurement.samples]
+    of_median = _OF_MEDIAN * evidence.spread / statistics.median(counts) ** 0.5 if counts else 0.0
+    return state.settings.mads * max(evidence.noise, of_median)
+
+
+def _by_moments(node: str, own: Sequence[Reading], against: Sequence[Reading]) -> bool:
+    """Whether what is against a node comes and goes, pair by pair, as busy moments do.
+
+    A node in an episode is slow in rounds that follow each other; one in two modes shows them within a round.
+    """
+    if any(each.mixed or _has_modes(each.measurement.samples) for each in against):
+        return False
+    good = [each for each in own if not each.slow]
+    if {each.other(node) for each in against} - {each.other(node) for each in good}:
+        return False
+    rounds = [each.measurement.round for each in against]
+    return any(min(rounds) < each.measurement.round < max(rounds) for each in good)
+
+
+def _has_modes(samples: Sequence[float]) -> bool:
+    lower, upper = two_modes(sorted(samples)) if samples else (0.0, 0.0)
+    return lower != upper
+
+
+def _names(nodes: Sequence[str]) -> str:
+    return ", ".join(nodes[:_MOST_NAMES]) + (" and others" if len(nodes) > _MOST_NAMES else "")
+
+
+def _two_modes(readings: Sequence[Reading], state: PairState, evidence: Evidence) -> float:
+    """Share that a tenth of the samples is below, where another part is good: no steady loss is like that.
+
+    0 where it is not like that.
+    """
     samples = sorted(sample for each in readings for sample in each.measurement.samples)
     if not samples or not evidence.reference:
-        return False
+        return 0.0
     good = percentile(samples, 0.75) >= evidence.reference * (1 - state.settings.degraded_below)
-    return good and percentile(samples, 0.1) < evidence.reference * (1 - state.settings.bad_below)
+    below = 1.0 - percentile(samples, 0.1) / evidence.reference
+    return below if good and below > state.settings.bad_below else 0.0
 
 
 def _cleared(node: str, state: PairState, evidence: Evidence) -> tuple[Verdict, str, str]:

@@ -21,6 +21,10 @@ LINK_SLOW, _LINK_GOOD = 3, 4
 _OFTEN_GOOD = 3
 #: Nodes of which none has more than four partners.
 _FEW = 5
+#: Nodes among which bad ones don't decide what is usual.
+_MANY = 12
+#: With fewer samples a pair says nothing of how they vary.
+_LEAST_SAMPLES = 4
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,9 @@ class Evidence:
     reference
         What a healthy pair of this allocation gives, in the samples' unit; None where nothing was measured.
     noise
-        Standard deviation of a healthy pair's median, as a share.
+        Standard deviation of a healthy pair's median, as a share, by how its like differ from each other.
+    spread
+        Standard deviation of a healthy pair's samples, as a share, by how they differ within the pair.
     readings
         Node to its readings in rounds that count, in their order.
     busy
@@ -94,6 +100,7 @@ class Evidence:
     convicted: frozenset[str]
     links: frozenset[tuple[str, str]]
     met: Mapping[str, frozenset[str]]
+    spread: float
     unmistakable: frozenset[str] = frozenset()
 
 
@@ -126,8 +133,19 @@ def weigh(state: PairState) -> Evidence:
         for node in state.nodes
     }
     return Evidence(
-        reference, noise, fixed, busy, cleared, direct, convicted, links, met, unmistakable=unmistakable
+        reference, noise, fixed, busy, cleared, direct, convicted, links, met, _spread(state), unmistakable
     )
+
+
+def _spread(state: PairState) -> float:
+    """Of few nodes the steadier pairs are asked: one node in two modes is in most of them."""
+    spreads = sorted(
+        NORMAL * mad(each.samples) / statistics.median(each.samples)
+        for each in state.measurements
+        if len(each.samples) >= _LEAST_SAMPLES
+    )
+    share = 0.5
+    return percentile(spreads, share) if spreads else 0.0
 
 
 def _reference(state: PairState) -> tuple[float | None, float]:
@@ -136,7 +154,7 @@ def _reference(state: PairState) -> tuple[float | None, float]:
         return None, _LEAST_NOISE
     # A bad node spoils two of the three pairs of three nodes: of a few nodes the better pairs are asked.
     nodes = len(state.nodes)
-    share = 0.5 if nodes >= 12 else 0.75 if nodes >= 5 else 1.0
+    share = 0.5 if nodes >= _MANY else 0.75 if nodes >= 5 else 1.0
     reference = percentile(medians, share)
     upper = [value for value in medians if value >= reference * 0.97]
     noise = NORMAL * mad(upper) / reference if reference and len(upper) >= 5 else 0.0

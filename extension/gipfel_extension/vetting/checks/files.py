@@ -68,3 +68,19 @@ def folder_of(path: str, context: CheckContext) -> Path:
     if not path.startswith("/") or "\0" in path:
         raise Missing(f"{path[:200]!r} is no absolute path.", "Write the whole path.")
     return Path(path)
+
+
+def file_system_of(folder: Path) -> os.statvfs_result:
+    """What the file system of a folder has left.
+
+    Raises
+    ------
+    Missing
+        It can't be looked at.
+    """
+    try:
+        return os.statvfs(folder)
+    except OSError as error:
+        raise Missing(
+            f"{folder} can't be looked at: {error.strerror}.", "See whether it is mounted."
+        ) from error

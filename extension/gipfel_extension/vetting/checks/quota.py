@@ -1,6 +1,5 @@
 """Space and files that are left for a user on a file system."""
 
-import os
 import time
 from collections.abc import Sequence
 from typing import Annotated, ClassVar
@@ -9,10 +8,10 @@ from pydantic import Field
 
 from gipfel_cluster.model import Frozen, Line
 
-from ..check import CheckContext, Missing
+from ..check import CheckContext
 from ..model import Finding, Scope
 from ..quantities import Quantity, shown
-from .files import fill, folder_of, temporary_file
+from .files import file_system_of, fill, folder_of, temporary_file
 from .gpus import failed, passed
 
 
@@ -43,12 +42,7 @@ class Quota(Frozen):
     def run(self, context: CheckContext) -> Sequence[Finding]:
         """One finding for the node."""
         folder = folder_of(self.folder, context)
-        try:
-            disk = os.statvfs(folder)
-        except OSError as error:
-            raise Missing(
-                f"{folder} can't be looked at: {error.strerror}.", "See whether it is mounted."
-            ) from error
+        disk = file_system_of(folder)
         free, fix = float(disk.f_bavail * disk.f_frsize), "Remove what is not needed, or ask for more quota."
         if free < self.least_free:
             return [

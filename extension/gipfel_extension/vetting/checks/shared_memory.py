@@ -1,6 +1,5 @@
 """The memory file system where data loaders and NCCL put what processes share."""
 
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,10 +9,10 @@ from pydantic import Field
 
 from gipfel_cluster.model import Frozen, Line
 
-from ..check import CheckContext, Missing
+from ..check import CheckContext
 from ..model import Finding, Scope
 from ..quantities import Quantity, shown
-from .files import fill, temporary_file
+from .files import file_system_of, fill, temporary_file
 from .gpus import failed, passed
 
 
@@ -39,12 +38,7 @@ class SharedMemory(Frozen):
     def run(self, context: CheckContext) -> Sequence[Finding]:
         """One finding for the node."""
         folder = Path(self.folder)
-        try:
-            disk = os.statvfs(folder)
-        except OSError as error:
-            raise Missing(
-                f"{folder} can't be looked at: {error.strerror}.", "See whether it is mounted."
-            ) from error
+        disk = file_system_of(folder)
         free = float(disk.f_bavail * disk.f_frsize)
         fix = "Remove what earlier jobs left there, or take another node; a container may need a larger one."
         if free < self.least_free:

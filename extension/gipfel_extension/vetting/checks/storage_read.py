@@ -2,64 +2,36 @@
 
 import contextlib
 import os
-import statistics
 import time
-from collections.abc import Sequence
-from typing import Annotated, ClassVar
+from pathlib import Path
+from typing import ClassVar
 
-from pydantic import Field
-
-from gipfel_cluster.model import Frozen, Line
-
-from ..check import CheckContext
-from ..model import Finding, Scope, Verdict
-from ..quantities import Quantity, shown
-from .files import BLOCK, fill, folder_of, temporary_file
+from ..model import Finding
+from .files import BLOCK, fill, temporary_file
 from .gpus import failed
+from .storage import SLOW, StorageCheck
 
 
-class StorageRead(Frozen):
-    """Bytes per second of a file that was just written, with its blocks compared.
-
-    Parameters
-    ----------
-    folder
-        Absolute, or beginning with ``$VARIABLE``.
-    bytes
-        Of the file.
-    samples
-        Times that it is read; the first is dropped.
-    """
+class StorageRead(StorageCheck):
+    """Bytes per second of a file that was just written, its blocks compared; each sample reads it once."""
 
     type: ClassVar[str] = "storage_read"
-    scope: ClassVar[Scope] = Scope.NODE
-    time_limit_s: ClassVar[float] = 60.0
+    verb: ClassVar[str] = "gives"
 
-    folder: Line
-    bytes: Annotated[Quantity, Field(ge=4096, le=2**36)] = 64.0 * 2**20
-    samples: Annotated[int, Field(ge=5, le=100)] = 5
-
-    def run(self, context: CheckContext) -> Sequence[Finding]:
-        """One finding for the node."""
-        folder, size = folder_of(self.folder, context), int(self.bytes)
-        deadline = time.monotonic() + context.time_limit_s * 0.9
-        slow = "Storage is slow now: wait, or give the check more time."
+    def measure(self, folder: Path, size: int, deadline: float) -> list[float] | Finding:
+        """Write one file, and read it again and again."""
+        rates = []
         with temporary_file(folder) as (descriptor, _path):
             written, _ = fill(descriptor, size, deadline)
-            rates = []
             for _ in range(self.samples + 1):
                 if written < size or time.monotonic() > deadline:
-                    return [failed(f"{folder} is too slow for its time limit.", slow)]
+                    return failed(f"{folder} is too slow for its time limit.", SLOW)
                 rate, right = _read(descriptor, size)
                 if not right:
                     fix = "Don't store anything there, and tell the operators."
-                    return [failed(f"{folder} gives back other bytes than were written.", fix)]
+                    return failed(f"{folder} gives back other bytes than were written.", fix)
                 rates.append(rate)
-        figure = statistics.median(rates[1:])
-        reason = f"{folder} gives {shown(figure, 'B/s')}."
-        return [
-            Finding(verdict=Verdict.PASS, reason=reason, figure=figure, unit="B/s", samples=tuple(rates[1:]))
-        ]
+        return rates
 
 
 def _read(descriptor: int, size: int) -> tuple[float, bool]:

@@ -37,6 +37,8 @@ class Coordinator:
         Nodes whose own checks need not run again, with when they were vetted (UTC, ns).
     stop_early
         End after the nodes' own checks where one of them has failed.
+    one_suffices
+        As of `GroupChecks`.
     """
 
     def __init__(
@@ -49,10 +51,12 @@ class Coordinator:
         tick: Callable[[], None],
         skipped: Mapping[str, int] | None = None,
         stop_early: bool = False,
+        one_suffices: bool = False,
         come_within_s: float = COME_WITHIN_S,
     ) -> None:
         self.board, self._peers = board, peers
         self._why_not, self._tick, self._stop_early = why_not, tick, stop_early
+        self._one_suffices = one_suffices
         self._skipped = skipped or {}
         self._desk = Desk(peers, ended, self._look)
         self._come_by = time.monotonic() + come_within_s
@@ -67,7 +71,7 @@ class Coordinator:
             if self._stop_early and failed_alone(self.board):
                 reason = "Not run: a node had already failed, and the run was to be given up then."
             else:
-                GroupChecks(self.board, self._desk).run()
+                GroupChecks(self.board, self._desk, one_suffices=self._one_suffices).run()
         except RunEnded as ended:
             reason = str(ended)
         self._tell_lost()

@@ -23,10 +23,16 @@ _TRIES = 3
 
 
 class GroupChecks:
-    """Runs a protocol's checks of groups, the smallest groups first."""
+    """Runs a protocol's checks of groups, the smallest groups first.
 
-    def __init__(self, board: Board, desk: Desk) -> None:
-        self._board, self._desk = board, desk
+    Parameters
+    ----------
+    one_suffices
+        Whether the job may go on with one node: what is measured between nodes then says nothing of the last.
+    """
+
+    def __init__(self, board: Board, desk: Desk, *, one_suffices: bool = False) -> None:
+        self._board, self._desk, self._one_suffices = board, desk, one_suffices
 
     def run(self) -> None:
         """Run all of them; a node that has failed takes no part in what concerns others.
@@ -53,6 +59,9 @@ class GroupChecks:
             self._within(entry, spec, able)
         elif len(self._board.nodes) == 1:
             reason = "The job has one node: there is no other to measure with."
+            self._board.add([_without_object(entry, node, reason) for node in able])
+        elif len(able) < 2 and self._one_suffices:
+            reason = "One node may go on alone: no other is left to measure with."
             self._board.add([_without_object(entry, node, reason) for node in able])
         elif len(able) < 2:
             reason = "No other node is left to measure with."

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 
+from gipfel_cluster.job.left_out import left_out
 from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.runs import RunFolder, runs_root
 from gipfel_cluster.scheduler.hostlist import expand_hostlist
@@ -52,7 +53,7 @@ class Place(Frozen):
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> "Place":
-        """The place by Slurm's variables; nothing but they is asked.
+        """The place by Slurm's variables, without nodes that the job goes on without; nobody is asked.
 
         Raises
         ------
@@ -79,6 +80,8 @@ class Place(Frozen):
         nodes = _nodes(environment.get("SLURM_JOB_NODELIST", "")) if job else ()
         if job:
             nodes = _counted(nodes, environment, "SLURM_JOB_NUM_NODES")
+            without = left_out(environment.get("GIPFEL_RUN", ""))
+            nodes = tuple(each for each in nodes if each not in without)
         if nodes:
             return cls(kind=Kind.ALLOCATION, node=node, nodes=nodes, cluster=cluster, job=job)
         return cls(kind=Kind.MACHINE, node=node, nodes=(node,), cluster=cluster, job=job)

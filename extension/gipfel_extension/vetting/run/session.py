@@ -214,6 +214,7 @@ def _run(
                 tick=tick,
                 skipped=board.past.vetted(board.protocol, board.nodes, options.skip_vetted_s),
                 stop_early=options.action is Action.ABORT,
+                one_suffices=options.action is Action.SHRINK and options.min_nodes == 1,
                 come_within_s=options.come_within_s,
             )
             reason = coordinator.run()

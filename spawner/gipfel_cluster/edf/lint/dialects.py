@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from ..expand import split_fields
-from ..model import Diagnostic
-from .rule import Rule, Subject
+from ..model import Diagnostic, Mount
+from .rule import MountRule, Rule, Subject
 
 
 class SarusOneField(Rule):
@@ -55,7 +55,7 @@ class SarusImage(Rule):
             yield self.at(entry, image=entry.text)
 
 
-class SquashfsMount(Rule):
+class SquashfsMount(MountRule):
     """``:sqsh``, which only the CE mounts."""
 
     code = "ce-only-sqsh"
@@ -65,10 +65,8 @@ class SquashfsMount(Rule):
     consequence = "Sarus drops the flag and binds the file itself, Pyxis refuses it"
     fix = "Unpack the file and mount the folder."
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        for entry, mount in subject.mounts:
-            if "sqsh" in mount.flags:
-                yield self.at(entry)
+    def is_mistake(self, mount: Mount) -> bool:  # noqa: D102
+        return "sqsh" in mount.flags
 
 
 class SarusOnlyDevices(Rule):
@@ -128,7 +126,7 @@ class PyxisUnset(Rule):
                 yield self.at(entry, name=name)
 
 
-class PyxisSeparator(Rule):
+class PyxisSeparator(MountRule):
     """A comma or colon in the path of a mount."""
 
     code = "pyxis-separator"
@@ -138,10 +136,8 @@ class PyxisSeparator(Rule):
     consequence = "the path is torn in two"
     fix = "Mount it through a link without that character."
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        for entry, mount in subject.mounts:
-            if any(character in mount.source + mount.destination for character in ",:"):
-                yield self.at(entry)
+    def is_mistake(self, mount: Mount) -> bool:  # noqa: D102
+        return any(character in mount.source + mount.destination for character in ",:")
 
 
 DIALECT_RULES: tuple[Rule, ...] = (

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ..entry import Entry
 from ..model import Diagnostic, Mount
-from .rule import Rule, Subject
+from .rule import MountRule, Rule, Subject
 
 
 class HomeMount(Rule):
@@ -40,7 +40,7 @@ class SameDestination(Rule):
                 yield self.at(entry, destination=mount.destination, first=first.source, second=mount.source)
 
 
-class HiddenRoot(Rule):
+class HiddenRoot(MountRule):
     """A mount over a folder without which nothing starts."""
 
     code = "hidden-system"
@@ -51,13 +51,11 @@ class HiddenRoot(Rule):
         {"/", "/bin", "/lib", "/lib64", "/usr", "/etc", "/usr/lib", "/usr/lib64", "/usr/bin"}
     )
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        for entry, mount in subject.mounts:
-            if mount.destination in self._folders:
-                yield self.at(entry, destination=mount.destination)
+    def is_mistake(self, mount: Mount) -> bool:  # noqa: D102
+        return mount.destination in self._folders
 
 
-class HiddenKernel(Rule):
+class HiddenKernel(MountRule):
     """A mount over what the kernel shows."""
 
     code = "hidden-kernel"
@@ -68,11 +66,9 @@ class HiddenKernel(Rule):
     fix = "Choose another destination; the container has its own /proc, /sys and /dev."
     _folders = ("/proc", "/sys")
 
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        for entry, mount in subject.mounts:
-            inside = f"{mount.destination}/".startswith(tuple(f"{each}/" for each in self._folders))
-            if (inside or mount.destination == "/dev") and mount.source != mount.destination:
-                yield self.at(entry, destination=mount.destination)
+    def is_mistake(self, mount: Mount) -> bool:  # noqa: D102
+        inside = f"{mount.destination}/".startswith(tuple(f"{each}/" for each in self._folders))
+        return (inside or mount.destination == "/dev") and mount.source != mount.destination
 
 
 MOUNT_RULES: tuple[Rule, ...] = (HomeMount(), SameDestination(), HiddenRoot(), HiddenKernel())

@@ -57,3 +57,16 @@ class Rule(ABC):
         """Say it about one value."""
         message = f"{self.reason.format(**words)}: {self.consequence.format(**words)}."
         return entry.diagnostic(self.code, message, self.fix.format(**words), severity=self.severity)
+
+
+class MountRule(Rule):
+    """Finds mounts each of which is a mistake by itself; its texts may name the ``{destination}``."""
+
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
+        for entry, mount in subject.mounts:
+            if self.is_mistake(mount):
+                yield self.at(entry, destination=mount.destination)
+
+    @abstractmethod
+    def is_mistake(self, mount: Mount) -> bool:
+        """Whether to say it about this mount."""

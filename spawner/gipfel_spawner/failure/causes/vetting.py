@@ -12,8 +12,9 @@ VETTING = (
     Cause(
         name="vetting-failed",
         reason="The nodes were vetted first, and not all are fit: {what}",
-        fix="Start again, which may bring other nodes; tell the administrators the node's name. To work on "
-        "these nodes all the same, let the server start and the report be shown.",
+        fix="Start again, which may bring other nodes; tell the administrators the node's name. Of several "
+        "nodes, a server can go on without those that are not fit. To work on these all the same, let the "
+        "server start and the report be shown.",
         patterns=(r"^gipfel: vet first: (?P<what>.*)",),
     ),
 )
