@@ -1,10 +1,12 @@
 """Launches through the server's routes: listed, read, stopped, launched again, their notebooks opened."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 _PROGRAM = """\
 import os, pathlib, time
@@ -23,6 +25,46 @@ def _launch(server: Any, run: str, *words: str) -> None:
     environment = {**kept, "HOME": str(server.home), "GIPFEL_RUN": run, "GIPFEL_RUNS": str(Path(run).parent)}
     command = [sys.executable, "-m", "gipfel_extension.cli", "launch", *words]
     subprocess.run(command, env=environment, cwd=server.root, check=True, timeout=120)
+
+
+def _check_files(server: Any, run: Path, name: str) -> None:
+    """What ranks left is sent to who is logged in, and nothing else of the folder or outside of it is."""
+    folder = run / "launches" / "1"
+    (folder / "profile").mkdir(exist_ok=True)
+    big = '{"traceEvents": [' + ",".join(["{}"] * 1_500_000) + "]}"
+    (folder / "profile" / "rank-10.json").write_text(big)
+    (folder / "profile" / "rank-0.json").write_text('{"traceEvents": []}')
+    (folder / "profile" / "rank-2.json").symlink_to("/etc/passwd")
+    (folder / "profile" / "rank-3.json").mkdir()
+    os.mkfifo(folder / "profile" / "rank-4.json")
+    (folder / "flight_recorder" / "rank_1").write_bytes(b"[1]")
+
+    def get(kind: str, rank: str, launch: str = name, **headers: str) -> tuple[int, Any]:
+        query = urlencode({"launch": launch, "rank": rank})
+        found: tuple[int, Any] = server.call(f"gipfel/launches/{kind}?{query}", **headers)
+        return found
+
+    assert get("trace", "0") == (200, {"traceEvents": []})
+    assert len(get("trace", "10")[1]["traceEvents"]) == 1_500_000
+    assert get("dump", "1") == (200, [1])
+    for rank in ("2", "3", "4", "5", "", "-1", "00", "1_0", "../../spec", "0\n", "99999999"):
+        status, answer = get("trace", rank)
+        assert status == 400, (rank, answer)
+        assert "\n" not in answer["message"]
+    for launch in ("../1", "", f"{name}/..", "x/1"):
+        assert get("trace", "0", launch)[0] == 400
+    assert get("spec", "0")[0] == 404
+    assert get("trace", "0", Authorization="")[0] == 403
+    command = [sys.executable, "-m", "gipfel_extension.cli", "launch", "show", str(folder)]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    assert f"profiler trace of rank 10: {folder}/profile/rank-10.json" in shown
+    assert "https://ui.perfetto.dev" in shown
+    assert f"{folder}/flight_recorder" in shown
+    assert "rank-2.json" not in shown
+    told = json.loads(
+        subprocess.run([*command, "--json"], capture_output=True, check=True, timeout=120).stdout
+    )
+    assert set(told["traces"]) == {"0", "10"}
 
 
 def test_launches_are_listed_read_stopped_and_launched_again(start_server: Any) -> None:
@@ -83,6 +125,9 @@ def test_launches_are_listed_read_stopped_and_launched_again(start_server: Any) 
     status, answer = server.call("gipfel/launches/notebook", "POST", {"launch": name})
     assert status == 200, answer
     assert (server.root / answer["path"]).read_text() == "{}"
+
+    _check_files(server, Path(run), name)
+    assert (first()["traces"], first()["dumps"]) == ([0, 10], [1])
 
     (server.root / "go").touch()
     assert server.call("gipfel/launches/again", "POST", {"launch": name})[0] == 201

@@ -8,7 +8,6 @@ import sys
 import tempfile
 import threading
 import time
-import uuid
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,6 +26,7 @@ from gipfel_extension.vetting.report import VettingReport
 from gipfel_extension.vetting.report_file import ReportFile
 
 from .run import KernelRun, node_name, present_run
+from .shown import Shown, widget_bundle
 
 _BESIDE = Path(__file__).parent
 _LOOK_S = 0.5
@@ -64,7 +64,7 @@ class Vetting(anywidget.AnyWidget):
     def __init__(self, run: KernelRun | Path | str | None = None) -> None:
         self._file = ReportFile(_folder(run))
         self._since_ns = 0
-        self._shown_as: str | None = None
+        self._shown = Shown()
         self._ended = threading.Event()
         super().__init__()
         self.look()
@@ -101,8 +101,7 @@ class Vetting(anywidget.AnyWidget):
         if not self._ended.is_set():
             self._ended.set()
             self.look()
-            if self._shown_as is not None:
-                _display(self._bundle(), self._shown_as, update=True)
+            self._shown.replace(self._bundle())
 
     def close(self) -> None:
         """Stop, and take the live view out of the page."""
@@ -118,20 +117,14 @@ class Vetting(anywidget.AnyWidget):
         else:
             found = {"text/plain": f"Vetting: {grid.heading}", "text/html": grid_html(grid)}
         if not self._ended.is_set():
-            found["application/vnd.jupyter.widget-view+json"] = {
-                "version_major": 2,
-                "version_minor": 1,
-                "model_id": self.model_id,
-            }
+            found |= widget_bundle(self.model_id)
         return found
 
     def _repr_mimebundle_(self, **_: object) -> tuple[dict[str, Any], dict[str, Any]]:
         return self._bundle(), {}
 
     def _ipython_display_(self) -> None:
-        # With a name, so that the end can replace what was shown at the beginning.
-        self._shown_as = self._shown_as or f"gipfel-{uuid.uuid4().hex}"
-        _display(self._bundle(), self._shown_as)
+        self._shown.show(self._bundle())
 
     def __repr__(self) -> str:
         return str(self._bundle()["text/plain"])
@@ -274,10 +267,3 @@ def _display_view(view: Vetting) -> None:
 
         if get_ipython() is not None:
             view._ipython_display_()
-
-
-def _display(bundle: dict[str, Any], name: str, *, update: bool = False) -> None:
-    from IPython.display import display, update_display  # noqa: PLC0415 - only where there is a notebook
-
-    show: Any = update_display if update else display
-    show(bundle, raw=True, display_id=name)

@@ -8,6 +8,8 @@ import click
 
 from .terminal import examples, tell
 
+_FREE = "End other processes of yours in this job that hold its GPUs, such as kernels; each is named before."
+
 
 class _LaunchGroup(click.Group):
     """A group whose words are a launch where they begin with none of its commands."""
@@ -120,6 +122,7 @@ def launch() -> None:
 @click.option("--runtime", default="", metavar="DIR|FILE.sqsh")
 @click.option("--cluster", default="", metavar="C")
 @click.option("--no-preflight", is_flag=True, help="Start without looking first.")
+@click.option("--free", is_flag=True, help=_FREE)
 @click.option("--dry-run", is_flag=True, help="Show the exact command and the pre-flight; start nothing.")
 @click.option("--wait", is_flag=True, help="Follow the ranks' logs and return the exit status.")
 def start(**options: Any) -> int:
@@ -133,8 +136,10 @@ def start(**options: Any) -> int:
     from ..training.launch import launch as start_launch  # noqa: PLC0415
     from .launch_spec import spec_of  # noqa: PLC0415
 
-    wait, dry_run = options.pop("wait"), options.pop("dry_run")
-    made = start_launch(spec_of(options), os.environ, directory=_here(), dry_run=dry_run, tell=_tell_outcome)
+    wait, dry_run, free = (options.pop(name) for name in ("wait", "dry_run", "free"))
+    made = start_launch(
+        spec_of(options), os.environ, directory=_here(), dry_run=dry_run, tell=_tell_outcome, free=free
+    )
     if isinstance(made, Launched):
         click.echo(made.command, nl=False)
         return 1 if any(each.verdict == "fail" for each in made.preflight) else 0
@@ -189,14 +194,15 @@ def stop(*, which: str) -> int:
 
 @launch.command()
 @click.argument("which", default="")
-def again(*, which: str) -> int:
-    """Launch the same once more, in a folder of its own."""
+@click.option("--free", is_flag=True, help=_FREE)
+def again(*, which: str, free: bool) -> int:
+    """Launch the same once more, in a folder of its own; also one that its pre-flight has kept back."""
     from ..training.launch import Launch  # noqa: PLC0415
     from ..training.launch import launch as start_launch  # noqa: PLC0415
     from ..training.launches.folder import find_folder  # noqa: PLC0415
 
     spec = Launch.open(find_folder(which, os.environ)).resumed_spec
-    made = start_launch(spec, os.environ, directory=_here(), tell=_tell_outcome)
+    made = start_launch(spec, os.environ, directory=_here(), tell=_tell_outcome, free=free)
     folder = getattr(made, "folder", Path())
     click.echo(Path(folder).name)
     return 0

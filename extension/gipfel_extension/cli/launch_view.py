@@ -12,6 +12,7 @@ import click
 from ..training.launch import Launch
 from ..training.launches.folder import find_folder, known_folders
 from ..training.launches.logs import Cursor, LogLine
+from ..training.launches.rank_files import HOW, VIEWER, rank_file, ranks_with
 from .terminal import tell
 
 _INTERRUPTED = 130
@@ -19,6 +20,7 @@ _COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright
 _PAUSE_S = 0.5
 #: Ranks look once a second.
 _DUMP_S = 3.0
+_MOST_FILES = 16
 
 
 def follow(launch: Launch, ranks: tuple[int, ...] = ()) -> int:
@@ -67,12 +69,16 @@ def show_one(which: str, *, as_json: bool) -> int:
     launch = Launch.open(find_folder(which, os.environ))
     state = launch.settle()
     progress = launch.progress
+    traces, dumps = ranks_with(launch.folder, "trace"), ranks_with(launch.folder, "dump")
     if as_json:
         content: dict[str, Any] = {
             "folder": str(launch.folder),
             **state.model_dump(mode="json"),
             "progress": progress.model_dump(),
             "where": {rank: note.model_dump() for rank, note in launch.ranks.items()},
+            "traces": {rank: str(rank_file(launch.folder, "trace", rank)) for rank in traces},
+            "dumps": {rank: str(rank_file(launch.folder, "dump", rank)) for rank in dumps},
+            "viewer": VIEWER,
         }
         click.echo(json.dumps(content))
         return 0
@@ -85,6 +91,15 @@ def show_one(which: str, *, as_json: bool) -> int:
         click.echo("  " + ", ".join(f"{name} {value:g}" for name, value in progress.values.items()))
     if state.failure:
         click.echo(state.failure.traceback.rstrip() or str(state.failure))
+    for rank in traces[:_MOST_FILES]:
+        click.echo(f"  profiler trace of rank {rank}: {rank_file(launch.folder, 'trace', rank)}")
+    if traces:
+        more = f" of {len(traces)} ranks" if len(traces) > _MOST_FILES else ""
+        click.echo(f"  traces{more} open in {VIEWER}: {HOW}")
+    if dumps:
+        place = rank_file(launch.folder, "dump", dumps[0]).parent
+        say = f"`gipfel launch flight {launch.folder.name}` reads them"
+        click.echo(f"  flight recorder's dumps of {len(dumps)} ranks: {place}; {say}")
     click.echo(f"  {launch.folder}")
     return 0
 

@@ -10,7 +10,12 @@ from .history import (
     RunsRouteHandler,
     ScoreRouteHandler,
 )
-from .launches import LaunchActionRouteHandler, LaunchesRouteHandler, LaunchLogRouteHandler
+from .launches import (
+    LaunchActionRouteHandler,
+    LaunchesRouteHandler,
+    LaunchFileRouteHandler,
+    LaunchLogRouteHandler,
+)
 from .leaving import ExtendRouteHandler, LeavingRouteHandler, StayRouteHandler
 from .metrics import MetricsRouteHandler
 from .notebooks import NotebookRouteHandler, NotebooksRouteHandler
@@ -43,6 +48,7 @@ ROUTES: tuple[tuple[str, type[RequestHandler]], ...] = (
     (r"gipfel/launches", LaunchesRouteHandler),
     (r"gipfel/launches/log", LaunchLogRouteHandler),
     (r"gipfel/launches/(stop|again|notebook)", LaunchActionRouteHandler),
+    (r"gipfel/launches/(trace|dump)", LaunchFileRouteHandler),
     (r"gipfel/vetting", VettingRouteHandler),
     (r"gipfel/vetting/protocols", ProtocolsRouteHandler),
     (r"gipfel/vetting/consent", VettingConsentRouteHandler),

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from gipfel_cluster.model import Frozen, GipfelError, Line
+from gipfel_cluster.model import Frozen, GipfelError, Line, one_line
 
 from ..server.launches import (
     LogPosition,
@@ -16,10 +16,14 @@ from ..server.launches import (
     launch_called,
     list_launches,
     log_page,
+    open_rank_file,
 )
 from ..training.launch import Launch
 from ..training.launch import launch as start_launch
+from ..training.launches.rank_files import Kind
 from .base import GipfelRouteHandler, route
+
+_PIECE = 1 << 20
 
 
 class LaunchRequest(Frozen):
@@ -33,6 +37,12 @@ class LogRequest(LaunchRequest):
 
     position: LogPosition | None = None
     rank: int | None = Field(None, ge=0, le=1_000_000)
+
+
+class FileQuery(LaunchRequest):
+    """Which rank's file of which launch."""
+
+    rank: Line = Field(pattern=r"^(0|[1-9][0-9]{0,6})$")
 
 
 class LaunchesRouteHandler(GipfelRouteHandler):
@@ -80,6 +90,32 @@ class LaunchActionRouteHandler(GipfelRouteHandler):
             await asyncio.to_thread(_again, launch)
             self.set_status(201)
             self.finish({"launch": asked.launch})
+
+
+class LaunchFileRouteHandler(GipfelRouteHandler):
+    """What a rank left for another program: the profiler's trace, the flight recorder's dump."""
+
+    @route
+    async def get(self, kind: Kind) -> None:
+        """Send it piece by piece, as a file to keep."""
+        given = {name: self.get_query_argument(name, "", strip=False) for name in ("launch", "rank")}
+        try:
+            asked = FileQuery.model_validate(given)
+        except ValidationError as error:
+            raise GipfelError(one_line(f"The query is not valid: {error.errors()[0]['msg']}.")) from error
+        launch = await asyncio.to_thread(launch_called, asked.launch, os.environ)
+        file = await asyncio.to_thread(open_rank_file, launch, kind, int(asked.rank))
+        name = f"launch-{launch.folder.name}-{kind}-rank-{asked.rank}"
+        suffix, content = (
+            (".json", "application/json") if kind == "trace" else ("", "application/octet-stream")
+        )
+        self.set_header("Content-Type", content)
+        self.set_header("Content-Disposition", f'attachment; filename="{name}{suffix}"')
+        with file:
+            while piece := await asyncio.to_thread(file.read, _PIECE):
+                self.write(piece)
+                await self.flush()
+        self.finish(set_content_type=content)
 
 
 def _log(asked: LogRequest) -> dict[str, Any]:

@@ -2,9 +2,10 @@
 
 import os
 import re
+import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pydantic import Field
 
@@ -16,6 +17,7 @@ from ..training.launches.folder import LAUNCHES, known_folders
 from ..training.launches.glance import flight_lines, glance
 from ..training.launches.log_tail import ErrorLines, LogRow, tail_cursor
 from ..training.launches.logs import Cursor
+from ..training.launches.rank_files import Kind, rank_file
 
 _MOST = 30
 _MOST_LINES = 1000
@@ -76,6 +78,27 @@ def log_page(
 def flight_of(launch: Launch) -> list[str]:
     """What torch's flight recorder says of a launch."""
     return flight_lines(launch.folder)
+
+
+def open_rank_file(launch: Launch, kind: Kind, rank: int) -> BinaryIO:
+    """A rank's profiler trace or flight recorder's dump; a link or anything else that is no file is none.
+
+    Raises
+    ------
+    GipfelError
+        There is none, or it can't be read.
+    """
+    path = rank_file(launch.folder, kind, rank)
+    try:
+        # Whoever launched could have put a pipe or a link there: neither is waited for or followed.
+        file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    except OSError as error:
+        why = os.strerror(error.errno or 0)
+        raise GipfelError(f"There is no {kind} of rank {rank} to read: {why}.", "See its log.") from error
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise GipfelError(f"The {kind} of rank {rank} is no file.", "See the launch's folder.")
+    return file
 
 
 def executed_notebook(launch: Launch, root: Path) -> str:

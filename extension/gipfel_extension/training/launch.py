@@ -86,12 +86,13 @@ class Launch:
 
     @property
     def resumed_spec(self) -> LaunchSpec:
-        """The same again, with the paths that it had and told that it resumes."""
+        """The same again, with the paths that it had, and told that it resumes where it has run before."""
         plan = LaunchPlan.load(self.folder)
         paths = {"directory": plan.directory, "target": plan.target, "checkpoint": plan.checkpoint}
         if plan.spec.kind == "cell":
             paths["target"] = ""
-        return plan.spec.model_copy(update={**paths, "resume": True})
+        resumes = plan.spec.resume or self.state.started_ns is not None
+        return plan.spec.model_copy(update={**paths, "resume": resumes})
 
     @property
     def command(self) -> str:
@@ -183,6 +184,7 @@ def launch(
     dry_run: bool = False,
     tell: Callable[[CheckOutcome], None] | None = None,
     planned: Callable[["Launch"], None] | None = None,
+    free: bool = False,
 ) -> Launch | Launched:
     """Check, plan and start a launch; it goes on whatever becomes of this process.
 
@@ -198,6 +200,8 @@ def launch(
         Is told each outcome of the pre-flight.
     planned
         Is given the launch before anything is checked: its exact command stands in the folder.
+    free
+        End processes of this user in this job that hold the launch's GPUs; `tell` is told of them before.
 
     Raises
     ------
@@ -205,6 +209,8 @@ def launch(
         The spec can't be carried out, or the pre-flight found what would make it fail.
     """
     environment = dict(os.environ) if environment is None else dict(environment)
+    if free and not spec.preflight:
+        raise GipfelError("Without the pre-flight nobody knows what to free.", "Leave --no-preflight out.")
     here = standpoint(environment)
     folder = new_folder(launches_folder(environment))
     try:
@@ -213,13 +219,12 @@ def launch(
         state = write_state(folder, _first_state(plan, folder))
         if planned is not None:
             planned(Launch(folder))
-        outcomes = run_preflight(plan, environment, here, tell) if spec.preflight else ()
+        freeing = free and not dry_run
+        outcomes = run_preflight(plan, environment, here, tell, free=freeing) if spec.preflight else ()
         write_atomically(folder / "preflight.json", json.dumps([each.model_dump() for each in outcomes]))
         if dry_run:
             return Launched(command=(folder / COMMAND).read_text(), preflight=outcomes)
-        failed = [each for each in outcomes if each.verdict == "fail"]
-        if failed:
-            raise GipfelError(failed[0].message, failed[0].fix)  # noqa: TRY301 - said in the folder, too
+        _heed(outcomes, folder)
         _start(plan, state, folder, environment, here)
     except BaseException as error:
         _forget(folder, error)
@@ -228,6 +233,14 @@ def launch(
         if dry_run:
             shutil.rmtree(folder, ignore_errors=True)
     return Launch(folder)
+
+
+def _heed(outcomes: tuple[CheckOutcome, ...], folder: Path) -> None:
+    """Raise what keeps the launch from starting; where others hold its GPUs, it can go on later."""
+    for outcome in outcomes:
+        if outcome.verdict == "fail":
+            kept = f" This launch is kept: `gipfel launch again {folder.name}`." if outcome.holders else ""
+            raise GipfelError(outcome.message, outcome.fix + kept)
 
 
 def _fill(folder: Path, plan: LaunchPlan) -> None:

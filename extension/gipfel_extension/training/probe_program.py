@@ -24,9 +24,11 @@ def probe(words: list[str]) -> int:
         there = bool(package_folder(target.partition(".")[0]))
     else:
         there = os.access(target, os.R_OK) and os.path.isfile(target)  # noqa: PTH113
+    gpus = _gpus()
     answer = {
         "python": sys.version.split()[0], "executable": sys.executable, "packages": packages,
-        "target": there, "checkpoint": _room(asked.get("checkpoint") or ""), "gpus": _gpus(),
+        "target": there, "checkpoint": _room(asked.get("checkpoint") or ""), "gpus": gpus,
+        "starts": {row[1]: _start(row[1]) for row in gpus if row[0] == "process"}, "space": _space(),
     }  # fmt: skip
     sys.stdout.write(json.dumps(answer) + "\n")
     return 0
@@ -87,6 +89,24 @@ def _gpus() -> list[list[str]]:
         lines = done.stdout.decode(errors="replace").splitlines() if done.returncode == 0 else []
         rows += [[kind, *(cell.strip() for cell in line.split(","))] for line in lines]
     return [[*row[:-1], _who(row[1], row[-1])] if row[0] == "process" else row for row in rows]
+
+
+def _start(pid: str) -> str:
+    """When a process began, in clock ticks: with its number its identity, as numbers are used again."""
+    try:
+        with open(f"/proc/{int(pid)}/stat", "rb") as file:  # noqa: PTH123
+            return file.read().rpartition(b")")[2].split()[19].decode()
+    except (OSError, ValueError, IndexError):
+        return ""
+
+
+def _space() -> str:
+    """Where numbers of processes mean what they mean here: the machine, its boot and the namespace."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # noqa: PTH123
+            return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115
+    except OSError:
+        return ""
 
 
 def _who(pid: str, name: str) -> str:

@@ -186,9 +186,14 @@ def traced(plan: dict[str, Any]) -> Any:
     folder = inside("profile")
     os.makedirs(folder, mode=0o700, exist_ok=True)  # noqa: PTH103
     path = os.path.join(folder, f"rank-{os.environ.get('RANK', '0')}.json")  # noqa: PTH118
+
+    def keep(done: Any) -> None:
+        # Whoever looks while the training goes on finds a whole trace or none.
+        done.export_chrome_trace(path + ".part")
+        os.replace(path + ".part", path)  # noqa: PTH105
+
     tracer = torch.profiler.profile(
-        schedule=torch.profiler.schedule(wait=1, warmup=1, active=5, repeat=1),
-        on_trace_ready=lambda done: done.export_chrome_trace(path),
+        schedule=torch.profiler.schedule(wait=1, warmup=1, active=5, repeat=1), on_trace_ready=keep
     )
     tracer.start()
     handle = register_optimizer_step_post_hook(lambda *_: tracer.step())

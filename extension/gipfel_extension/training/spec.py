@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 
-from gipfel_cluster.model import Frozen, Line
-from gipfel_cluster.scheduler.protocol import Hostlist, Name, TimeLimit
+from gipfel_cluster.model import Line
+from gipfel_cluster.scheduler.protocol import Hostlist, Placement
 
 __all__ = ["LaunchKind", "LaunchSpec", "nodes_range"]
 
@@ -21,7 +21,7 @@ _RANGE = re.compile(r"([0-9]{1,5})(?::([0-9]{1,5}))?")
 _Path = Annotated[Line, Field(max_length=4096)]
 
 
-class LaunchSpec(Frozen):
+class LaunchSpec(Placement):
     """A training launch.
 
     ``target`` is a script or a notebook by its path, or a module by its name; ``code`` is what a cell holds.
@@ -48,11 +48,6 @@ class LaunchSpec(Frozen):
     environment: dict[str, str] = Field(default_factory=dict, max_length=256)
     directory: _Path = ""
     """Where ranks start; empty for the folder that one is in."""
-    time: TimeLimit = ""
-    account: Name = ""
-    partition: Name = ""
-    qos: Name = ""
-    reservation: Name = ""
     exclude: Hostlist = ""
     scheduler: Line = Field("", max_length=32)
     engine: Line = Field("", max_length=32)

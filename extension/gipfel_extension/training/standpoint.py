@@ -13,13 +13,15 @@ from gipfel_cluster.broker.messages import (
     EdfRequest,
     FactsAnswer,
     FactsRequest,
+    LintAnswer,
+    LintRequest,
     LocateAnswer,
     LocateRequest,
     Spot,
     broker_socket,
 )
 from gipfel_cluster.broker.surroundings import find_runtime, passed_on
-from gipfel_cluster.edf import EdfError, check_here, load_edf
+from gipfel_cluster.edf import Diagnostic, EdfError, check_edf, check_here, load_edf
 from gipfel_cluster.engines import engine_for
 from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.scheduler import LocalScheduler, Scheduler, SlurmScheduler
@@ -66,6 +68,15 @@ class Standpoint(Protocol):
         ------
         GipfelError
             There is none, or it can't be used.
+        """
+
+    def lint(self, file: str, directory: Path) -> tuple[Diagnostic, ...]:
+        """What `gipfel edf check` says of an EDF that was chosen.
+
+        Raises
+        ------
+        GipfelError
+            Nobody could be asked.
         """
 
     def runtime(self, given: str) -> ChosenRuntime:
@@ -137,6 +148,10 @@ class OnHost:
         engine_for(edf, engine)
         return ChosenEdf(file=edf.path or "", image=edf.image)
 
+    def lint(self, file: str, directory: Path) -> tuple[Diagnostic, ...]:
+        """Check it as this user."""
+        return check_edf(file, environment=self._environment, directory=directory).diagnostics
+
     def runtime(self, given: str) -> ChosenRuntime:
         """The user's; its interpreter runs the job where the host can start it."""
         found = find_runtime(given, self._environment)
@@ -198,6 +213,10 @@ class InContainer:
             raise GipfelError(f"{name!r} can't name an EDF.", "Give a name or a path.") from error
         found = ask_now(self._socket, request, EdfAnswer)
         return ChosenEdf(file=found.file, image=found.image)
+
+    def lint(self, file: str, directory: Path) -> tuple[Diagnostic, ...]:  # noqa: ARG002 - the host has its own
+        """Let the broker check the host's file."""
+        return ask_now(self._socket, LintRequest(edf=file), LintAnswer).diagnostics
 
     def runtime(self, given: str) -> ChosenRuntime:
         """The job's own, where none is given."""

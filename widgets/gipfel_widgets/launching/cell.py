@@ -2,6 +2,7 @@
 
 import html
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import ipywidgets as ipw
@@ -9,6 +10,7 @@ import ipywidgets as ipw
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.training.launch import Launch
 from gipfel_extension.training.launches.state import LaunchState
+from gipfel_extension.training.preflight import Holder, end_holders
 
 from .form import LaunchForm
 from .launched import launch_of
@@ -50,6 +52,7 @@ class LaunchCell:
         self._output = CellOutput()
         self._said = ipw.HTML()
         self._buttons: tuple[ipw.Button, ...] = ()
+        self._row = ipw.HBox()
 
     @property
     def launch(self) -> Launch:
@@ -114,9 +117,9 @@ class LaunchCell:
         go.tooltip = "Check, then start; it goes on when kernel, tab or server end"
         check.on_click(lambda _: self._press(dry_run=True))
         go.on_click(lambda _: self._press())
-        self._buttons = (check, go)
+        self._buttons = self._row.children = (check, go)
         # A row of the form itself, so that what a saved notebook keeps is the launch below it.
-        form = ipw.VBox([self._form.widget, ipw.HBox(self._buttons), self._said])
+        form = ipw.VBox([self._form.widget, self._row, self._said])
         display(form)  # type: ignore[no-untyped-call,unused-ignore]
         self._view = LaunchView()
         self._view.document = {"phase": "", "word": "", "says": ""}
@@ -130,10 +133,23 @@ class LaunchCell:
             return
         if asked is None:
             return
-        asked = Asked(asked.spec, dry_run=dry_run or asked.dry_run, wait=False, new=new or asked.new)
-        for button in self._buttons:
+        new = new or asked.new
+        asked = Asked(asked.spec, dry_run=dry_run or asked.dry_run, wait=False, new=new, free=asked.free)
+        self._aside(self._begin, asked)
+
+    def _aside(self, work: Callable[..., None], *given: object) -> None:
+        """Work on a thread; the buttons rest meanwhile."""
+        for button in self._row.children:
             button.disabled = True
-        threading.Thread(target=self._begin, args=(asked,), name="gipfel-launch-start", daemon=True).start()
+
+        def done() -> None:
+            try:
+                work(*given)
+            finally:
+                for button in self._row.children:
+                    button.disabled = False
+
+        threading.Thread(target=done, name="gipfel-launch-start", daemon=True).start()
 
     def _begin(self, asked: Asked) -> None:
         view = self._view = self._view or LaunchView()
@@ -147,8 +163,8 @@ class LaunchCell:
             self._say(f"✗ {error}", alert=True)
             return
         finally:
-            for button in self._buttons:
-                button.disabled = False
+            self._row.children = self._buttons
+            self._offer(tuple(each for each in view.held if not each.kept))
         if launch is None:
             return
         self._launch = launch
@@ -156,6 +172,25 @@ class LaunchCell:
         note = f"launch {launch.folder.name} is the same and runs already: this is it." if same else ""
         self._say(f"{note} The same as a cell: {equivalent(words, code)}".strip(), again=same)
         replace_at_end(launch, view, self._output)
+
+    def _offer(self, held: tuple[Holder, ...]) -> None:
+        """Offer to end those that hold GPUs, by name."""
+        if held:
+            who = ", ".join(str(each) for each in held)
+            free = ipw.Button(description="Free them", button_style="warning")
+            free.tooltip = f"Ends {who}; what is in memory there is lost"
+            free.on_click(lambda _: self._aside(self._free, held))
+            self._row.children = (*self._buttons, free)
+
+    def _free(self, held: tuple[Holder, ...]) -> None:
+        self._say(f"Ends {', '.join(str(each) for each in held)} …")
+        left = end_holders(held)
+        if left:
+            self._say(f"✗ Not ended yet: {', '.join(str(each) for each in left)}.", alert=True)
+            return
+        self._row.children = self._buttons
+        ended = ", ".join(str(each) for each in held)
+        self._say(f"✓ Ended: {ended}. Press Check or Launch, which looks again.")
 
     def _asked(self) -> Asked | None:
         assert self._form is not None  # noqa: S101 - for mypy: only a cell with a form comes here
@@ -165,10 +200,10 @@ class LaunchCell:
     def _say(self, text: str, *, alert: bool = False, again: bool = False) -> None:
         role = "alert" if alert else "status"
         self._said.value = f'<div role="{role}" style="overflow-wrap:anywhere">{html.escape(text)}</div>'
-        if again and len(self._buttons) == 2:
+        if again:
             other = ipw.Button(description="Launch another one")
             other.on_click(lambda _: self._press(new=True))
-            self._buttons = (*self._buttons, other)
+            self._row.children = (*self._buttons, other)
 
 
 def launch(which: int | str = "") -> LaunchCell:

@@ -8,6 +8,7 @@ const SHAPES = {
 }; // prettier-ignore
 const MARKS = { pass: '✓', warn: '⚠', fail: '✗', unknown: '?' };
 const PHASES = ['preflight', 'queued', 'vetting', 'running', 'ended'];
+const VIEWER = 'https://ui.perfetto.dev';
 const SVG = 'http://www.w3.org/2000/svg';
 
 function make(tag, className, parent, text = '') {
@@ -182,6 +183,39 @@ class Log {
   }
 }
 
+/** Links to what ranks left; where no lab offers an address for it, the names alone. */
+function listFiles(root, title, kind, ranks, { id, folder }) {
+  const place = { trace: 'profile', dump: 'flight_recorder' }[kind];
+  const addressOf = globalThis[Symbol.for('gipfel.launchFile')];
+  const line = make('p', 'gipfel-files', root, `${title}: `);
+  ranks.forEach((rank, index) => {
+    const text = `rank ${rank}`;
+    if (addressOf) {
+      const link = make('a', '', line, text);
+      link.href = addressOf(kind, id, rank);
+      link.download = '';
+    } else {
+      line.append(text);
+    }
+    line.append(index + 1 < ranks.length ? ', ' : ` (${folder}/${place})`);
+  });
+}
+
+function drawFiles(root, shown) {
+  root.replaceChildren();
+  const { traces = [], dumps = [] } = shown;
+  if (traces.length) {
+    listFiles(root, 'Profiler traces', 'trace', traces, shown);
+    const how = make('p', 'gipfel-files', root, 'A trace opens in ');
+    const link = make('a', '', how, 'Perfetto');
+    Object.assign(link, { href: VIEWER, target: '_blank', rel: 'noopener noreferrer' });
+    how.append(': Open trace file there; it stays in the browser.');
+  }
+  if (dumps.length) {
+    listFiles(root, 'Flight recorder’s dumps', 'dump', dumps, shown);
+  }
+}
+
 function fold(root, title, open = false) {
   const details = make('details', 'gipfel-fold', root);
   details.open = open;
@@ -223,6 +257,8 @@ function render({ model, el }) {
   const flight = fold(root, 'torch’s flight recorder');
   const flightText = make('pre', '', flight.details);
   const log = new Log(root, model, signal);
+  const files = make('div', 'gipfel-foot', root);
+  let listed = '';
   const foot = make('div', 'gipfel-foot', root);
   const places = make('span', '', foot);
   const open = make('button', 'gipfel-button', foot, 'Open executed notebook');
@@ -291,11 +327,14 @@ function render({ model, el }) {
     flight.details.hidden = !shown.flight?.length;
     flightText.textContent = (shown.flight ?? []).join('\n');
     const said = [];
-    if (shown.profile?.length) {
-      said.push(`profiler traces of ${shown.profile.length} ranks in ${shown.folder}/profile`);
-    }
     if (shown.folder) {
       said.push(ended ? shown.folder : `${shown.folder} · survives this kernel and this tab`);
+    }
+    // A link that somebody is about to press stays the same one.
+    const now = JSON.stringify([shown.id, shown.traces, shown.dumps]);
+    if (now !== listed) {
+      listed = now;
+      drawFiles(files, shown);
     }
     places.textContent = said.join(' · ');
     open.hidden = !shown.notebook || !globalThis[Symbol.for('gipfel.openLaunch')];

@@ -29,12 +29,15 @@ class Asked:
         Whether the cell lasts as long as the launch; None for what the place wants.
     new
         Start another one also where the same one runs.
+    free
+        End processes of this user in this job that hold its GPUs.
     """
 
     spec: LaunchSpec
     dry_run: bool = False
     wait: bool | None = None
     new: bool = False
+    free: bool = False
 
 
 @cache
@@ -116,7 +119,7 @@ def asked_of(
         names = tuple(name for each in options.pop("passed") for name in each.split(",") if name.strip())
         options["parameters"] = (*options["parameters"], *(_pair(each) for each in options.pop("params")))
         options["values"] = {name.strip(): _passed(name.strip(), variables or {}) for name in names}
-        own = {name: options.pop(name) for name in ("dry_run", "wait", "new")}
+        own = {name: options.pop(name) for name in ("dry_run", "wait", "new", "free")}
         return Asked(spec_of(options, code=code), **own)
     except click.exceptions.Exit:
         return None

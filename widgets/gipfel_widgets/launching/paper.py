@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gipfel_extension.training.launches.log_tail import LogRow
+from gipfel_extension.training.launches.rank_files import HOW, VIEWER
 
 _MOST_LINES = 200
 _MOST_RANKS = 8
@@ -144,11 +145,15 @@ def _places(document: dict[str, Any]) -> str:
     said = [f"folder {folder}"] if folder else []
     if document.get("notebook"):
         said.append(f"executed notebook {folder}/notebook.ipynb")
-    if document.get("profile"):
-        said.append(f"profiler traces of {len(document['profile'])} ranks in {folder}/profile")
     if document.get("dumps"):
         said.append(f"flight recorder's dumps in {folder}/flight_recorder")
-    return f"<small>{html.escape(' · '.join(said))}</small>"
+    shown = html.escape(" · ".join(said))
+    if document.get("traces"):
+        ranks = ", ".join(f"rank {rank}" for rank in document["traces"])
+        link = f'<a href="{VIEWER}" target="_blank" rel="noopener noreferrer">Perfetto</a>'
+        where = html.escape(f"{folder}/profile")
+        shown += f"<div>profiler traces ({ranks}) in {where} open in {link}. {html.escape(HOW)}</div>"
+    return f"<small>{shown}</small>"
 
 
 def _outcome(outcome: dict[str, Any]) -> str:

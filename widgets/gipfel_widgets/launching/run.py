@@ -13,10 +13,11 @@ from gipfel_extension.training.launch import launch as start_launch
 from gipfel_extension.training.launches.same import running_same
 from gipfel_extension.training.preflight import CheckOutcome
 
+from ..shown import Bundle
 from .follow import FollowedLaunch
 from .options import Asked
 from .paper import launch_html, launch_text
-from .show import Bundle, CellOutput
+from .show import CellOutput
 
 _PAPER_S = 5.0
 _LOOK_S = 0.2
@@ -133,9 +134,8 @@ def begin(asked: Asked, face: Face, broken: threading.Event | None = None) -> tu
             face.follow(same)
             return same, True
     try:
-        made = start_launch(
-            asked.spec, os.environ, directory=directory, dry_run=asked.dry_run, tell=tell, planned=planned
-        )
+        how: dict[str, Any] = {"directory": directory, "dry_run": asked.dry_run, "free": asked.free}
+        made = start_launch(asked.spec, os.environ, **how, tell=tell, planned=planned)
     except _BrokenOff:
         face.say("stopped", "It was broken off before it started.")
         return None, False

@@ -3,11 +3,10 @@
 import asyncio
 import sys
 import threading
-import uuid
 from collections.abc import Callable
 from typing import Any
 
-Bundle = dict[str, Any]
+from ..shown import Bundle, Shown
 
 
 def somebody_looks() -> bool:
@@ -30,18 +29,16 @@ class CellOutput:
     """One output of a cell, which later ones replace."""
 
     def __init__(self) -> None:
-        self._name = ""
+        self._shown = Shown()
 
     def show(self, bundle: Bundle) -> None:
         """Show it, in place of what was shown before."""
-        from IPython.display import display, update_display  # noqa: PLC0415 - only where there is a notebook
-
         if not in_notebook():
             sys.stdout.write(bundle["text/plain"] + "\n")
-            return
-        show: Any = update_display if self._name else display
-        self._name = self._name or f"gipfel-{uuid.uuid4().hex}"
-        show(bundle, raw=True, display_id=self._name)
+        elif self._shown:
+            self._shown.replace(bundle)
+        else:
+            self._shown.show(bundle)
 
 
 def in_notebook() -> bool:

@@ -12,8 +12,9 @@ import traitlets
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.training.launch import Launch
 from gipfel_extension.training.launches.log_tail import LogRow
-from gipfel_extension.training.preflight import CheckOutcome
+from gipfel_extension.training.preflight import CheckOutcome, Holder
 
+from ..shown import widget_bundle
 from .follow import FollowedLaunch
 from .paper import launch_html, launch_text
 from .show import aside
@@ -37,6 +38,8 @@ class LaunchView(anywidget.AnyWidget):
     document = traitlets.Dict(_EMPTY).tag(sync=True)
 
     def __init__(self) -> None:
+        #: Who holds GPUs of what was checked last.
+        self.held: tuple[Holder, ...] = ()
         self._followed: FollowedLaunch | None = None
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -50,6 +53,7 @@ class LaunchView(anywidget.AnyWidget):
 
     def tell(self, outcome: CheckOutcome) -> None:
         """Show an outcome of the pre-flight as soon as it is there."""
+        self.held = outcome.holders or self.held
         self.document = {
             **self.document,
             "preflight": [*self.document.get("preflight", ()), outcome.model_dump()],
@@ -61,6 +65,7 @@ class LaunchView(anywidget.AnyWidget):
 
     def plan(self, launch: Launch) -> None:
         """Show what is about to be checked and started: the exact command."""
+        self.held = ()
         try:
             command = launch.command
         except (OSError, UnicodeDecodeError):
@@ -99,8 +104,7 @@ class LaunchView(anywidget.AnyWidget):
 
     def bundle(self) -> dict[str, Any]:
         """What a cell holds while it lives."""
-        view = {"version_major": 2, "version_minor": 1, "model_id": self.model_id}
-        return {**self.paper(), "application/vnd.jupyter.widget-view+json": view}
+        return {**self.paper(), **widget_bundle(self.model_id)}
 
     def close(self) -> None:
         """Take the view out of the page; the launch goes on."""

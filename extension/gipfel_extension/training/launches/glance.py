@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from gipfel_cluster.model import GipfelError
 
 from .points import read_course
+from .rank_files import ranks_with
 
 if TYPE_CHECKING:
     from ..launch import Launch
@@ -45,8 +46,8 @@ def glance(launch: "Launch") -> dict[str, Any]:
         "preflight": [each.model_dump() for each in launch.preflight],
         "command": "",
         "notebook": (folder / "notebook.ipynb").is_file(),
-        "profile": _names(folder / "profile"),
-        "dumps": len(_names(folder / "flight_recorder")),
+        "traces": list(ranks_with(folder, "trace")[:_MOST_FILES]),
+        "dumps": list(ranks_with(folder, "dump")[:_MOST_FILES]),
         "flight": [],
     }
     with contextlib.suppress(OSError, UnicodeDecodeError):

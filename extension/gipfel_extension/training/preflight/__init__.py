@@ -7,14 +7,16 @@ from ..launches.plan import LaunchPlan
 from ..standpoint import Standpoint
 from .checkpoint import CheckpointCheck
 from .edf import EdfCheck
+from .freeing import freed
 from .gpus import GpuCheck
+from .holders import Holder, end_holders
 from .image import ImageCheck
 from .probe import ask_container
 from .protocol import Check, CheckOutcome, Context
 from .script import ScriptCheck
 from .vetting import VettingCheck
 
-__all__ = ["CHECKS", "Check", "CheckOutcome", "Context", "run_preflight"]
+__all__ = ["CHECKS", "Check", "CheckOutcome", "Context", "Holder", "end_holders", "run_preflight"]
 
 CHECKS: tuple[Callable[[], Check], ...] = (
     EdfCheck,
@@ -31,16 +33,24 @@ def run_preflight(
     environment: Mapping[str, str],
     here: Standpoint,
     tell: Callable[[CheckOutcome], None] | None = None,
+    *,
+    free: bool = False,
 ) -> tuple[CheckOutcome, ...]:
-    """Run every check; the container is asked once."""
+    """Run every check; the container is asked once, and with ``free`` again after GPUs were freed."""
     folder = Path(plan.folder)
     probe, problem = ask_container(plan, folder, environment)
     context = Context(plan, folder, here, environment, probe, problem)
-    outcomes = []
+    outcomes: list[CheckOutcome] = []
+
+    def add(outcome: CheckOutcome) -> None:
+        outcomes.append(outcome)
+        if tell is not None:
+            tell(outcome)
+
+    if free:
+        context = freed(context, add)
     for make in CHECKS:
         outcome = make().run(context)
         if outcome is not None:
-            outcomes.append(outcome)
-            if tell is not None:
-                tell(outcome)
+            add(outcome)
     return tuple(outcomes)

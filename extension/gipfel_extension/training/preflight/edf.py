@@ -1,9 +1,7 @@
-"""What `gipfel edf check` says of the launch's environment; errors have stopped the planning already."""
+"""What `gipfel edf check` says of the launch's environment; what can't be used has stopped the planning."""
 
 from pathlib import Path
 
-from gipfel_cluster.edf import check_here, load_edf
-from gipfel_cluster.edf.check import check_edf
 from gipfel_cluster.model import GipfelError
 
 from .protocol import CheckOutcome, Context
@@ -15,20 +13,22 @@ class EdfCheck:
     name = "edf"
 
     def run(self, context: Context) -> CheckOutcome | None:
-        """Lint it where it can be read from here."""
+        """Lint it where the host has it: here, or through the job's broker."""
         edf = context.plan.edf
-        if not edf or context.here.inside:
+        if not edf:
             return None
-        directory = Path(context.plan.directory)
         try:
-            resolution = check_edf(edf, environment=context.environment, directory=directory)
-            check_here(load_edf(edf, environment=context.environment, directory=directory))
+            found = context.here.lint(edf, Path(context.plan.directory))
         except GipfelError as error:
-            return CheckOutcome(check=self.name, verdict="fail", message=error.problem, fix=error.fix)
-        found = [each for each in resolution.diagnostics if each.severity == "warning"]
-        if found:
-            more = f" ({len(found) - 1} more)" if len(found) > 1 else ""
-            return CheckOutcome(
-                check=self.name, verdict="warn", message=f"{edf}: {found[0].message}{more}", fix=found[0].fix
-            )
-        return CheckOutcome(check=self.name, verdict="pass", message=f"{edf} is valid.")
+            words = f"{edf} was found on the host, and could not be checked there: {error.problem}"
+            return CheckOutcome(check=self.name, verdict="unknown", message=words, fix=error.fix)
+        found = tuple(sorted(found, key=lambda each: each.severity != "error"))
+        if not found:
+            return CheckOutcome(check=self.name, verdict="pass", message=f"{edf} is valid.")
+        more = f" ({len(found) - 1} more)" if len(found) > 1 else ""
+        return CheckOutcome(
+            check=self.name,
+            verdict="fail" if found[0].severity == "error" else "warn",
+            message=f"{found[0].where}: {found[0].message}{more}",
+            fix=found[0].fix,
+        )

@@ -5,6 +5,7 @@ import os
 from gipfel_cluster.model import GipfelError
 
 from ..launches.claims import choose, granted_gpus, held, running_beside
+from .holders import Holder, holders_of
 from .protocol import CheckOutcome, Context
 
 _NAMED = 4
@@ -46,13 +47,30 @@ class GpuCheck:
             row[2]: row[3] for row in rows if row[0] == "gpu" and len(row) > 3 and wanted & set(row[1:3])
         }
         busy = [row for row in rows if row[0] == "process" and len(row) > 2 and row[2] in chosen]
-        if not busy:
+        if not busy or context.probe is None:
             return None
         exclusive = any("exclusive" in chosen[row[2]].lower() for row in busy)
-        who = ", ".join(f"pid {row[1]} ({row[-1]})" for row in busy[:_NAMED])
+        holders = holders_of(busy, context.probe, context.environment)
+        who = ", ".join(str(each) for each in holders[:_NAMED]) or "processes that can't be told"
         return CheckOutcome(
             check=self.name,
             verdict="fail" if exclusive else "warn",
             message=f"GPUs of this launch are used by {who}{', which excludes others' if exclusive else ''}.",
-            fix="Of a kernel of yours, choose Kernel > Shut Down Kernel; any other process: kill PID.",
+            fix=_advice(holders),
+            holders=holders,
         )
+
+
+def _advice(holders: tuple[Holder, ...]) -> str:
+    """What frees the GPUs, for each kind of holder that there is."""
+    words = []
+    freed = [f"pid {each.pid}" for each in holders if not each.kept]
+    if freed:
+        words.append(f"`--free`, or Free them in the form, ends {', '.join(freed[:_NAMED])}.")
+    if any(each.own for each in holders):
+        words.append("What this kernel holds is free once it is restarted: Kernel > Restart Kernel.")
+    others = [f"pid {each.pid}: {each.kept}" for each in holders if each.kept and not each.own]
+    if others:
+        words.append(f"Not ended from here is {', '.join(others[:_NAMED])}.")
+        words.append("Of a kernel of yours, choose Kernel > Shut Down Kernel; any other process: kill PID.")
+    return " ".join(words)

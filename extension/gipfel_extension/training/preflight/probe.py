@@ -26,7 +26,11 @@ class Room(Frozen):
 
 
 class ProbeAnswer(Frozen, extra="ignore"):
-    """What the container has; ``gpus`` are rows of nvidia-smi."""
+    """What the container has.
+
+    ``gpus`` are rows of nvidia-smi; ``starts`` are the clock ticks at which their processes began, by number,
+    and ``space`` is where these numbers mean something.
+    """
 
     python: str
     executable: str = ""
@@ -34,6 +38,8 @@ class ProbeAnswer(Frozen, extra="ignore"):
     target: bool = False
     checkpoint: Room | None = None
     gpus: tuple[tuple[str, ...], ...] = ()
+    starts: dict[str, str] = Field(default={})
+    space: str = ""
 
 
 def ask_container(
@@ -49,6 +55,8 @@ def ask_container(
     in_job = "GIPFEL_RUN" in environment or "SLURM_JOB_ID" in environment
     here = environment.get("GIPFEL_NODE") or environment.get("SLURMD_NODENAME") or ""
     log = folder / "probe" / "node-0.log"
+    # What an earlier question was answered is no answer to this one.
+    log.unlink(missing_ok=True)
     spec = StepSpec(
         command=(IMAGE_PYTHON, f"{plan.folder}/{PROBE_FILE}", json.dumps(question)),
         edf=plan.edf,

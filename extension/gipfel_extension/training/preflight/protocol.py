@@ -5,20 +5,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
+from pydantic import Field
+
 from gipfel_cluster.model import Frozen
 
 from ..launches.plan import LaunchPlan
 from ..standpoint import Standpoint
+from .holders import Holder
 from .probe import ProbeAnswer
 
 
 class CheckOutcome(Frozen):
-    """What a check found: one sentence, and what to do; ``fail`` keeps the launch from starting."""
+    """What a check found: one sentence, and what to do; ``fail`` keeps the launch from starting.
+
+    ``holders`` are the processes on the launch's GPUs, for whoever may end them; they are not written down.
+    """
 
     check: str
     verdict: Literal["pass", "warn", "fail", "unknown"]
     message: str
     fix: str = ""
+    holders: tuple[Holder, ...] = Field((), exclude=True)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,36 @@
+"""Where a view is shown: in a cell or several, until something else takes its place there."""
+
+import uuid
+from typing import Any
+
+Bundle = dict[str, Any]
+
+
+def widget_bundle(model_id: str) -> Bundle:
+    """A widget as JupyterLab prefers it to a figure, and a figure to an image."""
+    view = {"version_major": 2, "version_minor": 1, "model_id": model_id}
+    return {"application/vnd.jupyter.widget-view+json": view}
+
+
+class Shown:
+    """The outputs of one view, which have one name, so that all of them can be replaced."""
+
+    def __init__(self) -> None:
+        self._name = ""
+
+    def __bool__(self) -> bool:
+        return self._name != ""
+
+    def show(self, bundle: Bundle) -> None:
+        """Show it in the cell that runs."""
+        from IPython.display import display  # noqa: PLC0415 - only where there is a notebook
+
+        self._name = self._name or f"gipfel-{uuid.uuid4().hex}"
+        display(bundle, raw=True, display_id=self._name)  # type: ignore[no-untyped-call]
+
+    def replace(self, bundle: Bundle) -> None:
+        """Put it where the view was shown; nothing where it was not."""
+        from IPython.display import update_display  # noqa: PLC0415 - only where there is a notebook
+
+        if self:
+            update_display(bundle, raw=True, display_id=self._name)  # type: ignore[no-untyped-call]
