@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, Page, Route, sync_playwright
 import gipfel_widgets
 from gipfel_extension.telemetry.figures.activity import figure_delta, saturation_figure, static_image
 from gipfel_extension.telemetry.sample import Device, Sample, SampleTable
+from gipfel_widgets import Saturation
 from gipfel_widgets.saturation_plots import document_and_plots
 
 pytestmark = [
@@ -104,7 +105,7 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
         answers = {
             "page.html": ("text/html", script),
             "plotly.js": ("text/javascript", _PLOTLY.read_text()),
-            "saturation.js": ("text/javascript", (_HERE / "saturation.js").read_text()),
+            "saturation.js": ("text/javascript", str(Saturation._esm)),
             "saturation.css": ("text/css", (_HERE / "saturation.css").read_text()),
             "state.json": ("application/json", json.dumps(state)),
         }

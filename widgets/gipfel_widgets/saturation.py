@@ -49,7 +49,8 @@ class Saturation(anywidget.AnyWidget):
         A run folder, or the ``run`` of a measurement; None for the run that this kernel belongs to.
     """
 
-    _esm = _BESIDE / "saturation.js"
+    # One module for the browser, which can't fetch a second one from here.
+    _esm = "\n".join((_BESIDE / name).read_text() for name in ("figure.js", "saturation.js"))
     _css = _BESIDE / "saturation.css"
 
     figure = traitlets.Dict().tag(sync=True)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..sample import Device
+from .axes import time_axis
 from .lines import gpu_name, gpus_of, number_rows, rows_by_device, span_ms
-from .palette import HEAT, clear_layout, ink, nothing, simulated_mark, time_axis
+from .palette import HEAT, clear_layout, ink, nothing, simulated_mark
 
 if TYPE_CHECKING:
     from ..overview.read import Overview

@@ -84,22 +84,6 @@ def clear_layout(title: str, height: int, *, dark: bool, top: int = 30, bottom: 
     }
 
 
-def time_axis(*, dark: bool, labels: bool = True) -> dict[str, Any]:
-    """An axis of UTC in milliseconds since the epoch."""
-    axis: dict[str, Any] = {
-        "type": "date",
-        "showticklabels": labels,
-        "tickformat": "%H:%M:%S",
-        "hoverformat": "%H:%M:%S UTC",
-        "nticks": 4,
-        "gridcolor": grid(dark=dark),
-        "zeroline": False,
-    }
-    if labels:
-        axis["title"] = {"text": "UTC", "standoff": 2, "font": {"size": 10}}
-    return axis
-
-
 def simulated_mark(*, dark: bool, inside: bool = False) -> dict[str, Any]:
     """The word that stands in every figure of made-up values, right above the plots or `inside` the paper."""
     return {

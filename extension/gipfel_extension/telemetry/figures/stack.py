@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .palette import clear_layout, grid, nothing, simulated_mark, time_axis
+from .axes import axes, axis_suffix, legend, plot_title
+from .palette import clear_layout, nothing, simulated_mark
 
 _TITLE_PIXELS = 30
 _BOTTOM_PIXELS = 40
@@ -74,13 +75,13 @@ def stacked(
         domain = [round(1 - (above + plot.pixels) / inner, 6), round(1 - above / inner, 6)]
         above += plot.pixels
         domain[0] = max(0.0, domain[0])
-        layout |= _axes(number, len(plots), domain, plot, dark=dark)
-        layout["annotations"].append(_heading(number, plot))
+        layout |= axes(number, len(plots), domain, percent=plot.percent, dark=dark)
+        layout["annotations"].append(plot_title(plot.title, number) | {"yshift": plot.names + 1})
         if plot.legend:
-            layout[f"legend{number if number > 1 else ''}"] = _legend(domain[1])
-        data += [_placed(trace, number, legend=plot.legend) for trace in plot.traces]
+            layout[f"legend{axis_suffix(number)}"] = legend(domain[1])
+        data += [_placed(trace, number, named=plot.legend) for trace in plot.traces]
         if span_ms:
-            layout[f"xaxis{number if number > 1 else ''}"]["range"] = list(span_ms)
+            layout[f"xaxis{axis_suffix(number)}"]["range"] = list(span_ms)
     if simulated:
         layout["annotations"].append(simulated_mark(dark=dark, inside=True))
     layout["showlegend"] = any(plot.legend for plot in plots)
@@ -88,61 +89,12 @@ def stacked(
     return {"data": data, "layout": layout}
 
 
-def _placed(trace: dict[str, Any], number: int, *, legend: bool) -> dict[str, Any]:
-    axis = str(number) if number > 1 else ""
+def _placed(trace: dict[str, Any], number: int, *, named: bool) -> dict[str, Any]:
+    axis = axis_suffix(number)
     return {
-        "showlegend": legend,
+        "showlegend": named,
         **trace,
         "xaxis": f"x{axis}",
         "yaxis": f"y{axis}",
-        "legend": f"legend{axis}" if legend else "legend",
-    }
-
-
-def _axes(number: int, count: int, domain: list[float], plot: Plot, *, dark: bool) -> dict[str, Any]:
-    axis = str(number) if number > 1 else ""
-    x = {**time_axis(dark=dark, labels=number == count), "anchor": f"y{axis}", "domain": [0.0, 1.0]}
-    if number > 1:
-        x["matches"] = "x"
-    y: dict[str, Any] = {
-        "anchor": f"x{axis}",
-        "domain": domain,
-        "gridcolor": grid(dark=dark),
-        "zeroline": False,
-        "fixedrange": True,
-        "nticks": 3,
-        "rangemode": "tozero",
-    }
-    if plot.percent:
-        y |= {"range": [0, 104], "tickvals": [0, 50, 100], "ticktext": ["0", "50", "100 %"]}
-    return {f"xaxis{axis}": x, f"yaxis{axis}": y}
-
-
-def _heading(number: int, plot: Plot) -> dict[str, Any]:
-    axis = str(number) if number > 1 else ""
-    return {
-        "text": plot.title,
-        "xref": "paper",
-        "yref": f"y{axis} domain",
-        "x": 0.0,
-        "y": 1.0,
-        "yshift": plot.names + 1,
-        "xanchor": "left",
-        "yanchor": "bottom",
-        "showarrow": False,
-        "font": {"size": 11},
-    }
-
-
-def _legend(y: float) -> dict[str, Any]:
-    return {
-        "orientation": "h",
-        "x": 0.0,
-        "xanchor": "left",
-        "y": y,
-        "yref": "paper",
-        "yanchor": "bottom",
-        "tracegroupgap": 0,
-        "bgcolor": "rgba(0,0,0,0)",
-        "font": {"size": 10},
+        "legend": f"legend{axis}" if named else "legend",
     }
