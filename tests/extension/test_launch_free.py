@@ -161,6 +161,26 @@ def test_a_number_that_is_another_process_by_now_is_left_alone(place: Place) -> 
     assert process.poll() is None
 
 
+def test_the_name_of_a_process_points_at_no_other(place: Place) -> None:
+    bystander = place.start()
+    holder = subprocess.Popen(
+        [f"x\n{bystander.pid}, GPU-a, y", "1000"], executable="/bin/sleep", env=place.environment, cwd="/"
+    )
+    place.running.append(holder)
+    program = place.folder / "bin" / "nvidia-smi"
+    program.write_text(f"""\
+#!/bin/sh
+case "$1" in
+  --query-gpu=*) echo "0, GPU-a, Exclusive_Process" ;;
+  *process_name*) printf '%s, GPU-a, ' {holder.pid}; tr '\\0' '\\n' < /proc/{holder.pid}/cmdline ;;
+  *) echo "{holder.pid}, GPU-a" ;;
+esac
+""")
+    (found,) = place.holders()
+    assert (found.pid, found.kept) == (holder.pid, "")
+    assert found.name == f"x {bystander.pid}, GPU-a, y"
+
+
 def test_a_process_that_does_not_end_is_named(place: Place) -> None:
     ready = place.folder / "ready"
     stubborn = place.start("sh", "-c", f"trap '' TERM; touch '{ready}'; while :; do sleep 0.2; done")

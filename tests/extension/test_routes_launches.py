@@ -4,9 +4,12 @@ import json
 import os
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
+
+import psutil
 
 _PROGRAM = """\
 import os, pathlib, time
@@ -25,6 +28,29 @@ def _launch(server: Any, run: str, *words: str) -> None:
     environment = {**kept, "HOME": str(server.home), "GIPFEL_RUN": run, "GIPFEL_RUNS": str(Path(run).parent)}
     command = [sys.executable, "-m", "gipfel_extension.cli", "launch", *words]
     subprocess.run(command, env=environment, cwd=server.root, check=True, timeout=120)
+
+
+def _check_broken_off(server: Any, folder: Path, name: str) -> None:
+    """Who breaks a download off leaves neither an open file nor a traceback in the server's log."""
+    file = folder / "profile" / "rank-11.json"
+    with file.open("wb") as made:
+        # More than the sockets hold.
+        made.truncate(1 << 28)
+    query = urlencode({"launch": name, "rank": "11"})
+    request = urllib.request.Request(
+        f"{server.url}gipfel/launches/trace?{query}", headers={"Cookie": server.cookie()}
+    )
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        assert answer.read(1 << 16)
+        assert _opens(server, file)
+    server.wait(lambda: not _opens(server, file), 60)
+    file.unlink()
+    assert server.call("gipfel/launches")[0] == 200
+    assert "Traceback" not in (server.home.parent / "server.log").read_text()
+
+
+def _opens(server: Any, file: Path) -> bool:
+    return str(file) in {each.path for each in psutil.Process(server.process.pid).open_files()}
 
 
 def _check_files(server: Any, run: Path, name: str) -> None:
@@ -127,6 +153,7 @@ def test_launches_are_listed_read_stopped_and_launched_again(start_server: Any) 
     assert (server.root / answer["path"]).read_text() == "{}"
 
     _check_files(server, Path(run), name)
+    _check_broken_off(server, Path(run) / "launches" / "1", name)
     assert (first()["traces"], first()["dumps"]) == ([0, 10], [1])
 
     (server.root / "go").touch()

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from gipfel_extension.telemetry.sample import Device, Sample, SampleTable
@@ -174,6 +175,20 @@ def test_damage_within_the_stretch_is_told_as_of_the_whole(tmp_path: Path) -> No
     part = read_stream(path, since_ns=middle - 30 * 10**9, until_ns=middle + 30 * 10**9)
     assert part.segments[0].state == "torn"
     assert cut(part, middle - 30 * 10**9, None) == cut(whole, middle - 30 * 10**9, None)
+
+
+@pytest.mark.parametrize(("kind", "value"), [(pa.string(), "x"), (pa.struct({"a": pa.int64()}), {"a": 1})])
+def test_a_stream_of_other_columns_is_no_error(tmp_path: Path, kind: pa.DataType, value: object) -> None:
+    metadata = pa.ipc.open_stream(write(tmp_path / "run", evenly, batches=1).read_bytes()).schema.metadata
+    times = pa.array([value] * 8, kind)
+    values = pa.array([[float(n)] for n in range(8)])
+    columns = {"time_ns": times, "monotonic_ns": times, "device": pa.array([0] * 8), "values": values}
+    batch = pa.RecordBatch.from_pydict(columns).replace_schema_metadata(metadata)
+    other = tmp_path / "other"
+    with other.open("wb") as file, pa.ipc.new_stream(file, batch.schema) as stream:
+        for _ in range(2000):
+            stream.write_batch(batch)
+    assert read_stream(other, since_ns=START).segments[0].state == "unreadable"
 
 
 def test_a_short_stream_and_one_of_nobody_are_read_whole(tmp_path: Path) -> None:

@@ -232,6 +232,12 @@ def test_of_a_few_nodes_moments_of_pairs_accuse_nobody_and_the_pairs_are_named()
     assert {node for node, each in found.items() if each.verdict is Verdict.FAIL} == {"n0"}
 
 
+def test_a_node_that_moves_nothing_fails_and_nobody_else():
+    found = of_five({(number, "n3"): 1.0 for number in range(100)})
+    assert {node for node, each in found.items() if each.verdict is Verdict.FAIL} == {"n3"}
+    assert {each.verdict for node, each in found.items() if node != "n3"} == {Verdict.PASS}
+
+
 def test_where_samples_of_every_pair_vary_much_nobody_is_said_to_have_two_modes():
     accused = good = 0
     for seed in range(60):

@@ -104,6 +104,19 @@ wait
     asyncio.run(run())
 
 
+def test_a_process_may_have_any_name(tmp_path: Path) -> None:
+    program = tmp_path / os.fsdecode(b"\xff) (x")
+    program.symlink_to("/bin/sleep")
+    with subprocess.Popen([program, "1000"]) as child:
+        try:
+            found = Process.of(child.pid)
+            assert found
+            assert found.alive
+            assert child.pid in descendants(os.getpid())
+        finally:
+            child.kill()
+
+
 @pytest.mark.parametrize("moment", [0.0, 0.02, 0.05, 0.1])
 def test_a_submission_that_is_broken_off_leaves_no_job(tmp_path: Path, moment: float) -> None:
     async def run() -> None:

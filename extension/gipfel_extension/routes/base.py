@@ -9,6 +9,7 @@ from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler
 from pydantic import ValidationError
 from tornado import web
+from tornado.iostream import StreamClosedError
 
 from gipfel_cluster.model import Frozen, GipfelError, one_line
 
@@ -31,6 +32,9 @@ def route(method: _Method) -> _Method:
         except GipfelError as error:
             self.set_status(400)
             self.finish({"message": str(error)})
+        except StreamClosedError:
+            # Who broke a download off awaits no answer.
+            return
 
     guarded: _Method = web.authenticated(authorized(answer))
     return guarded

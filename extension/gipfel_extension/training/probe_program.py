@@ -75,7 +75,8 @@ def _gpus() -> list[list[str]]:
     """Index, UUID, compute mode of each GPU and then ``pid uuid name`` of each process on one."""
     program = shutil.which("nvidia-smi")
     rows: list[list[str]] = []
-    for query in ("--query-gpu=index,uuid,compute_mode", "--query-compute-apps=pid,gpu_uuid,process_name"):
+    # Not the names of processes: that of another user's could hold further lines.
+    for query in ("--query-gpu=index,uuid,compute_mode", "--query-compute-apps=pid,gpu_uuid"):
         if program is None:
             break
         try:
@@ -88,7 +89,7 @@ def _gpus() -> list[list[str]]:
         kind = "gpu" if "query-gpu" in query else "process"
         lines = done.stdout.decode(errors="replace").splitlines() if done.returncode == 0 else []
         rows += [[kind, *(cell.strip() for cell in line.split(","))] for line in lines]
-    return [[*row[:-1], _who(row[1], row[-1])] if row[0] == "process" else row for row in rows]
+    return [[*row[:3], _who(row[1])] if row[0] == "process" else row for row in rows]
 
 
 def _start(pid: str) -> str:
@@ -109,16 +110,27 @@ def _space() -> str:
         return ""
 
 
-def _who(pid: str, name: str) -> str:
+def _who(pid: str) -> str:
     """A process's program; of a notebook's kernel, which notebook, where its server says so."""
-    try:
-        with open(f"/proc/{int(pid)}/environ", "rb") as file:  # noqa: PTH123
-            variables = file.read().split(b"\0")
-    except (OSError, ValueError):
-        return name
     key = b"JPY_SESSION_NAME="
-    found = [each[len(key) :].decode(errors="replace") for each in variables if each.startswith(key)]
-    return f"the kernel of {found[0][-200:]}" if found and found[0] else name
+    found = [each[len(key) :] for each in _strings(pid, "environ") if each.startswith(key)]
+    if found and found[0]:
+        return f"the kernel of {_shown(found[0])}"
+    return _shown(_strings(pid, "cmdline")[0]) or "unknown"
+
+
+def _strings(pid: str, name: str) -> list[bytes]:
+    try:
+        with open(f"/proc/{int(pid)}/{name}", "rb") as file:  # noqa: PTH123
+            return file.read(1 << 20).split(b"\0")
+    except (OSError, ValueError):
+        return [b""]
+
+
+def _shown(name: bytes) -> str:
+    """The end of a name, in one line."""
+    text = name.decode(errors="replace")
+    return "".join(letter if letter.isprintable() else " " for letter in text)[-200:].strip()
 
 
 if __name__ == "__main__":

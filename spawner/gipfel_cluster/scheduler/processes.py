@@ -40,8 +40,8 @@ class Process(Frozen):
 
 def _stat(pid: int) -> list[str] | None:
     try:
-        # The program's name may hold spaces and parentheses; the fields start behind its last one.
-        return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        # The program's name may hold any bytes, parentheses too; the fields start behind its last one.
+        return (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return None
 

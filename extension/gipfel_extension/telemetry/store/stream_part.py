@@ -24,6 +24,18 @@ _EVEN_LOOKS = 8
 _MOST_LOOKS = 48
 #: Clocks that went apart by less were slewed, not set; so much is read beyond the stretch.
 _SLACK_NS = 10**9
+#: What a stream raises that can't be read, or whose columns or batches are not as ours are.
+_NOT_OURS = (
+    pa.ArrowException,
+    struct.error,
+    OSError,
+    ValueError,
+    TypeError,
+    ArithmeticError,
+    LookupError,
+    StopIteration,
+    MemoryError,
+)
 
 
 def read_part(descriptor: int, since_ns: int | None, until_ns: int | None) -> bytes | None:
@@ -45,7 +57,7 @@ def read_part(descriptor: int, since_ns: int | None, until_ns: int | None) -> by
     try:
         stream = _Stream(descriptor)
         begin, end = stream.bounds(since_ns, until_ns)
-    except (pa.ArrowException, struct.error, OSError, ValueError, StopIteration, MemoryError):
+    except _NOT_OURS:
         return None
     if end >= stream.last:
         return stream.schema + _read(descriptor, begin, stream.size)

@@ -44,9 +44,9 @@ class GpuCheck:
         visible = [each for each in context.environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
         wanted = {visible[each] for each in positions if each < len(visible)}
         chosen = {
-            row[2]: row[3] for row in rows if row[0] == "gpu" and len(row) > 3 and wanted & set(row[1:3])
+            row[2]: row[3] for row in rows if row[:1] == ("gpu",) and len(row) > 3 and wanted & set(row[1:3])
         }
-        busy = [row for row in rows if row[0] == "process" and len(row) > 2 and row[2] in chosen]
+        busy = [row for row in rows if row[:1] == ("process",) and len(row) > 2 and row[2] in chosen]
         if not busy or context.probe is None:
             return None
         exclusive = any("exclusive" in chosen[row[2]].lower() for row in busy)

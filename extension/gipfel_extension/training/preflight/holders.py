@@ -1,6 +1,7 @@
 """Processes that hold GPUs of a launch: which of them may be ended from here, and ending exactly these."""
 
 import os
+import re
 import select
 import signal
 import time
@@ -17,6 +18,7 @@ END_S = 30.0
 _PROC = Path("/proc")
 _LARGEST = 1 << 20
 _MOST_PARENTS = 64
+_NUMBER = re.compile(r"[1-9][0-9]{0,9}")
 #: The first that both have decides whether two processes are of one job.
 _OF_ONE_JOB = ("SLURM_JOB_ID", "GIPFEL_RUN", "JPY_PARENT_PID")
 
@@ -42,7 +44,7 @@ def holders_of(
     rows: Sequence[Sequence[str]], probe: ProbeAnswer, environment: Mapping[str, str]
 ) -> tuple[Holder, ...]:
     """Who stands in the rows of processes that a probe has seen, each once; the variables are the asker's."""
-    names = {int(row[1]): str(row[-1]) for row in rows if row[1].isdecimal()}
+    names = {int(row[1]): str(row[-1]) for row in rows if _NUMBER.fullmatch(row[1])}
     return tuple(_holder(pid, name, probe, environment) for pid, name in names.items())
 
 

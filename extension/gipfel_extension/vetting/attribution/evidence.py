@@ -138,14 +138,13 @@ def weigh(state: PairState) -> Evidence:
 
 
 def _spread(state: PairState) -> float:
-    """Of few nodes the steadier pairs are asked: one node in two modes is in most of them."""
-    spreads = sorted(
-        NORMAL * mad(each.samples) / statistics.median(each.samples)
+    """That of the pair in the middle; a pair that moved nothing says nothing of it."""
+    spreads = [
+        NORMAL * mad(each.samples) / usual
         for each in state.measurements
-        if len(each.samples) >= _LEAST_SAMPLES
-    )
-    share = 0.5
-    return percentile(spreads, share) if spreads else 0.0
+        if len(each.samples) >= _LEAST_SAMPLES and (usual := statistics.median(each.samples)) > 0
+    ]
+    return statistics.median(spreads) if spreads else 0.0
 
 
 def _reference(state: PairState) -> tuple[float | None, float]:

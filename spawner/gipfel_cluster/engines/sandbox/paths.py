@@ -45,8 +45,10 @@ def make_folder(path: str) -> None:
     try:
         posix.mkdir(path, 0o700)
     except FileNotFoundError:
+        if path == folder_of(path):
+            raise
         make_folder(folder_of(path))
-        posix.mkdir(path, 0o700)
+        make_folder(path)
     except FileExistsError:
         if not is_folder(path):
             raise
