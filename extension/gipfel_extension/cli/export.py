@@ -53,6 +53,8 @@ def export(recording: str, *, output: Path) -> int:
     try:
         rows = write_export(found.table, output)
     except OSError as error:
-        raise GipfelError(f"{output} can't be written: {error.strerror or error}.") from error
+        raise GipfelError(
+            f"{output} can't be written: {error.strerror or error}.", "Name another with -o."
+        ) from error
     click.echo(f"{output}: {rows} samples of {len(found.table.devices)} devices")
     return 0

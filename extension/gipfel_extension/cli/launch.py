@@ -74,10 +74,10 @@ def launch() -> None:
 )
 @click.option("--env", "environment", multiple=True, metavar="NAME=VALUE", help="A variable of the ranks.")
 @click.option("--time", default="", metavar="T", help="Time limit of the job as Slurm writes it.")
-@click.option("--partition", default="", metavar="P")
-@click.option("--account", default="", metavar="A")
-@click.option("--qos", default="", metavar="Q")
-@click.option("--reservation", default="", metavar="R")
+@click.option("--partition", default="", metavar="P", help="By default the cluster's.")
+@click.option("--account", default="", metavar="A", help="By default yours.")
+@click.option("--qos", default="", metavar="Q", help="By default your account's.")
+@click.option("--reservation", default="", metavar="R", help="Nodes that are set aside under this name.")
 @click.option("--exclude", default="", metavar="NODES", help="Nodes that it must not get.")
 @click.option(
     "--vet",
@@ -116,11 +116,13 @@ def launch() -> None:
     help="Elastic: how long to wait for more nodes.",
 )
 @click.option("--profile", is_flag=True, help="Trace a few steps of every rank: profile/ in its folder.")
-@click.option("--name", default="", metavar="NAME")
+@click.option("--name", default="", metavar="NAME", help="What the job and the list of launches call it.")
 @click.option("--scheduler", default="", metavar="S", help="slurm or local; by default what is there.")
-@click.option("--engine", default="", metavar="E")
-@click.option("--runtime", default="", metavar="DIR|FILE.sqsh")
-@click.option("--cluster", default="", metavar="C")
+@click.option("--engine", default="", metavar="E", help="By default $GIPFEL_ENGINE, else bubblewrap.")
+@click.option("--runtime", default="", metavar="DIR|FILE.sqsh", help="By default $GIPFEL_RUNTIME.")
+@click.option(
+    "--cluster", default="", metavar="C", help="First part of the run's name; by default $GIPFEL_CLUSTER."
+)
 @click.option("--no-preflight", is_flag=True, help="Start without looking first.")
 @click.option("--free", is_flag=True, help=_FREE)
 @click.option("--dry-run", is_flag=True, help="Show the exact command and the pre-flight; start nothing.")
@@ -154,7 +156,7 @@ def start(**options: Any) -> int:
 
 @launch.command("list", epilog=examples("gipfel launch list --all --json"))
 @click.option("--all", "everywhere", is_flag=True, help="Those of all runs.")
-@click.option("--json", "as_json", is_flag=True)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
 def list_(*, everywhere: bool, as_json: bool) -> int:
     """List the launches of this job; outside of jobs, yours."""
     from .launch_view import show_list  # noqa: PLC0415
@@ -162,9 +164,15 @@ def list_(*, everywhere: bool, as_json: bool) -> int:
     return show_list(everywhere=everywhere, as_json=as_json)
 
 
-@launch.command()
+@launch.command(
+    epilog=examples(
+        "gipfel launch show               the newest",
+        "gipfel launch show 3 --json",
+        "gipfel launch show alps-48812/3  of another run",
+    )
+)
 @click.argument("which", default="")
-@click.option("--json", "as_json", is_flag=True)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
 def show(*, which: str, as_json: bool) -> int:
     """Show one launch: what it is, where it runs, and which rank failed first."""
     from .launch_view import show_one  # noqa: PLC0415
@@ -172,7 +180,9 @@ def show(*, which: str, as_json: bool) -> int:
     return show_one(which, as_json=as_json)
 
 
-@launch.command()
+@launch.command(
+    epilog=examples("gipfel launch logs -f          of the newest", "gipfel launch logs 3 --rank 0")
+)
 @click.argument("which", default="")
 @click.option("--rank", "ranks", multiple=True, type=click.IntRange(0), metavar="R", help="Of these only.")
 @click.option("-f", "--follow", "following", is_flag=True, help="Go on until it ends.")
@@ -183,7 +193,7 @@ def logs(*, which: str, ranks: tuple[int, ...], following: bool) -> int:
     return show_logs(which, ranks=ranks, following=following)
 
 
-@launch.command()
+@launch.command(epilog=examples("gipfel launch stop 3", "gipfel launch stop    the newest"))
 @click.argument("which", default="")
 def stop(*, which: str) -> int:
     """Stop a launch: its ranks, and nothing else."""
@@ -192,7 +202,7 @@ def stop(*, which: str) -> int:
     return stop_one(which)
 
 
-@launch.command()
+@launch.command(epilog=examples("gipfel launch again 3", "gipfel launch again 3 --free"))
 @click.argument("which", default="")
 @click.option("--free", is_flag=True, help=_FREE)
 def again(*, which: str, free: bool) -> int:
@@ -208,10 +218,10 @@ def again(*, which: str, free: bool) -> int:
     return 0
 
 
-@launch.command()
+@launch.command(epilog=examples("gipfel launch flight 3 --now", "gipfel launch flight ./dumps --json"))
 @click.argument("which", default="")
 @click.option("--now", is_flag=True, help="Have the ranks that run write their dumps first.")
-@click.option("--json", "as_json", is_flag=True)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
 def flight(*, which: str, now: bool, as_json: bool) -> int:
     """Say from the flight recorder's dumps which rank is missing at which collective; 1 on a finding.
 

@@ -30,7 +30,7 @@ _INTERRUPTED = 130
         "gipfel kernel add my-env                 a kernel in another environment's container",
         "gipfel submit in.ipynb out.ipynb --wait  a notebook as a batch job",
         "gipfel record -- python train.py         a command, with a recorder beside it",
-        "gipfel plan --model 7B --gpus 16        how a model would be laid out on GPUs",
+        "gipfel plan --model 7B --gpus 16         how a model would be laid out on GPUs",
         "gipfel score alps-48812                  how well a run used its GPUs",
         "gipfel vet quick                         is every node of this job fit",
     ),

@@ -151,9 +151,10 @@ def _end(run: "RecordedRun | None", recorder: "RecorderBeside | None", status: i
         from gipfel_cluster.job.closing import close_run  # noqa: PLC0415
 
         close_run(run.path, os.environ, limit_s=_SCORE_S)
-        _say(
-            f"the record of this run is {run.path}; `gipfel score {_word(run.path)}` shows what it was worth"
-        )
+        worth = f"`gipfel score {_word(run.path)}` shows what it was worth"
+        files = (run.path / "telemetry").glob("*")
+        recorded = any(each.suffix in {".arrows", ".parquet"} for each in files)
+        _say(f"the record of this run is {run.path}; {worth if recorded else 'no samples are in it'}")
 
 
 def _word(path: Path) -> str:

@@ -69,7 +69,9 @@ def report(recording: str, *, output: Path, weights: dict[str, float], gpu: str,
     try:
         write_atomically(output, page.encode(errors="replace"))
     except OSError as error:
-        raise GipfelError(f"{output} can't be written: {error.strerror or error}.") from error
+        raise GipfelError(
+            f"{output} can't be written: {error.strerror or error}.", "Name another with -o."
+        ) from error
     click.echo(f"{output}: {len(page) / 1e6:.1f} MB")
     return 0
 

@@ -188,7 +188,7 @@ def _seconds(text: str) -> float:
     try:
         seconds = quantity(text) if text else 0.0
     except ValueError as error:
-        raise click.UsageError(f"--skip-vetted {error}.") from error
+        raise click.UsageError(f"--skip-vetted takes a time such as '1 h', not {text[:40]!r}.") from error
     if seconds < 0:
         raise click.UsageError("--skip-vetted can't be negative.")
     return seconds

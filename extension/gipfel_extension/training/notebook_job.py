@@ -306,4 +306,5 @@ def _refused(error: ValidationError) -> GipfelError:
     # Never the value: it may be the whole environment.
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     where = ".".join(str(part) for part in first["loc"]) or "options"
-    return GipfelError(f"The job's {where} can't be used: {first['msg']}.", "See `gipfel submit --help`.")
+    why = first["msg"].removeprefix("Value error, ")
+    return GipfelError(f"The job's {where} can't be used: {why}.", "See `gipfel submit --help`.")

@@ -17,7 +17,7 @@ export function launchesSection(
     id: 'launches',
     title: trans.__('Launches'),
     asking: trans.__('Asking for your launches …'),
-    none: trans.__('None yet: train on many GPUs from a cell with %%launch or LaunchCell().'),
+    none: trans.__('None yet: train on many GPUs from a cell with %%%%launch or LaunchCell().'),
     keyOf: launch => launch.id,
     show: launch => <Launch launch={launch} model={model} trans={trans} actions={actions} />,
     footer: (

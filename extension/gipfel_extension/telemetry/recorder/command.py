@@ -91,7 +91,8 @@ def known_metrics(names: Sequence[str]) -> tuple[str, ...]:
             found.append(short)
         elif short not in GPU_METRICS:
             near = difflib.get_close_matches(short, EXTRA_METRICS, 3)
-            log.warning("There is no metric %r.%s", name, f" Is it {' or '.join(near)}?" if near else "")
+            fix = f"Is it {' or '.join(near)}?" if near else "Name one of DCGM's, such as NVDEC0_ACTIVE."
+            log.warning("There is no metric %r. %s", name, fix)
     return tuple(dict.fromkeys(found))
 
 

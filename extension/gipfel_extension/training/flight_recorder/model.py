@@ -96,5 +96,6 @@ class FlightReport(Frozen):
         ]
         lines += [f"can't be read: {each}" for each in self.unreadable]
         if not self.findings:
-            lines.append("Nothing is wrong in what was recorded.")
+            recorded = "Nothing is wrong in what was recorded."
+            lines.append(recorded if self.ranks else "Nothing was recorded, so nothing can be said.")
         return tuple(lines)

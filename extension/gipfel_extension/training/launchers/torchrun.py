@@ -17,7 +17,7 @@ class Torchrun:
         """The argv on a node.
 
         The node that hosts the store is told so: torch compares names, which differ on many clusters. Source:
-        pytorch issue 73656.
+        ``_matches_machine_hostname`` in torch's ``elastic/rendezvous/utils.py``.
         """
         most = len(attempt.nodes)
         span = str(most) if attempt.nodes_min == most else f"{attempt.nodes_min}:{most}"

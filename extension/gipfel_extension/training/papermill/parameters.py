@@ -103,6 +103,8 @@ def check_types(known: Sequence[Parameter] | None, values: Mapping[str, Any], *,
             fix = (
                 f"Give it with -r {name} …, which takes it as text."
                 if wants_text(types[name]) and isinstance(value, bool | int | float)
+                else "Write True or False."
+                if types[name] == "bool"
                 else f"Give a value of type {one_line(types[name])}."
             )
             short = one_line(repr(value))[:60]
