@@ -1,5 +1,6 @@
 """JupyterLab as a person uses it: the panel in the sidebar, a notebook with a widget, the theme."""
 
+import contextlib
 import time
 from typing import Any
 
@@ -7,6 +8,7 @@ from playwright.sync_api import Locator, Page, expect
 
 _LAB_LIMIT_MS = 60_000
 _TOAST_MS = 2000
+_PROMPT_MS = 10_000
 _READ_TRACES = """node => (node.data ?? []).map(trace => ({
     name: trace.name, x: trace.x.length, last: trace.x[trace.x.length - 1] ?? null
 }))"""
@@ -72,7 +74,15 @@ class LabPage:
         ).to_have_attribute("data-status", "idle", timeout=_LAB_LIMIT_MS)
         # Typed at once: an editor that completes brackets would add its own.
         self.page.keyboard.insert_text(source)
-        self.page.keyboard.press("Shift+Enter")
+        prompt = self.page.locator(".jp-Notebook .jp-CodeCell .jp-InputPrompt").first
+        for limit_ms in (_PROMPT_MS, _PROMPT_MS, _LAB_LIMIT_MS):
+            editor.click()
+            self.page.keyboard.press("Shift+Enter")
+            # The lab drops what is run while its connection to a new kernel is made, though it says idle.
+            with contextlib.suppress(AssertionError):
+                expect(prompt).not_to_have_text("[ ]:", timeout=limit_ms)
+                return
+        raise AssertionError(f"The lab does not run the cell {source!r}.")
 
     def choose_theme(self, name: str) -> None:
         """Choose a theme in the settings menu."""

@@ -285,6 +285,7 @@ function render({ model, el }) {
   const draw = () => {
     const shown = model.get('document') ?? {};
     const ended = shown.phase === 'ended';
+    root.hidden = !shown.phase;
     root.dataset.word = shown.word;
     shape.textContent = SHAPES[shown.word] ?? '·';
     word.textContent = shown.word === 'silent' ? 'nothing is heard' : shown.word;
