@@ -12,15 +12,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
-CLUSTER = "tests/cluster"
+#: What runs beside the rest: each waits for Slurm, browsers and time-outs more than it computes.
+BESIDE = {"cluster": ("tests/cluster",), "pages": ("tests/ui", "tests/widgets", "tests/notebooks")}
 _PROGRESS = re.compile(r"\[ *\d+%\]$")
 _END_LIMIT_S = 120
 #: More than so many files with failures are no matter of a busy machine.
 _MOST_AGAIN = 8
 
 
-class Half:
-    """One pytest run beside the other: they wait for Slurm, browsers and time-outs more than they compute."""
+class Part:
+    """One pytest run beside the others."""
 
     def __init__(self, name: str, arguments: list[str], environment: dict[str, str]) -> None:
         self.name = name
@@ -72,24 +73,23 @@ class Half:
         sys.stdout.flush()
 
 
-def _both(environment: dict[str, str]) -> int:
-    halves = [
-        Half("cluster", [CLUSTER], environment),
-        Half("others", ["tests", f"--ignore={CLUSTER}"], environment),
-    ]
+def _all(environment: dict[str, str]) -> int:
+    apart = [folder for folders in BESIDE.values() for folder in folders]
+    parts = [Part(name, list(folders), environment) for name, folders in BESIDE.items()]
+    parts.append(Part("others", ["tests", *(f"--ignore={folder}" for folder in apart)], environment))
     try:
         statuses = []
-        for half in halves:
-            statuses.append(half.wait())
-            half.say()
-        failed = [name for half in halves for name in half.failed()]
+        for part in parts:
+            statuses.append(part.wait())
+            part.say()
+        failed = [name for part in parts for name in part.failed()]
         # Status 1: some tests failed. Any other is no matter of tests.
         if set(statuses) <= {0, 1} and failed:
             return _alone(failed, environment)
     except KeyboardInterrupt:
-        for half in halves:
-            half.interrupt()
-            half.say()
+        for part in parts:
+            part.interrupt()
+            part.say()
         statuses = [130]
     # A run that was killed has a negative status.
     return next((status for status in statuses if status), 0)
@@ -98,19 +98,19 @@ def _both(environment: dict[str, str]) -> int:
 def _alone(failed: list[str], environment: dict[str, str]) -> int:
     """Run the files of failed tests again with the machine to themselves, and name what was unsteady.
 
-    The halves share two cores and a browser: a wait may run out for no other reason. What fails alone failed.
+    The parts share two cores: a wait may run out for no other reason. What fails alone failed.
     """
     files = sorted({name.partition("::")[0] for name in failed})
     if len(files) > _MOST_AGAIN:
         return 1
     print(":: again, alone:", *files, flush=True)
-    half = Half("alone", files, environment)
+    part = Part("alone", files, environment)
     try:
-        status = half.wait()
+        status = part.wait()
     except KeyboardInterrupt:
-        half.interrupt()
+        part.interrupt()
         status = 130
-    half.say()
+    part.say()
     if not status:
         print(":: failed beside others and passed alone:", *failed, sep="\n   ", flush=True)
     return status
@@ -133,7 +133,7 @@ def main() -> int:
         if status:
             return status
     if not sys.argv[1:]:
-        return _both(environment)
+        return _all(environment)
     pytest = [sys.executable, "-m", "pytest", "-q", *sys.argv[1:]]
     return subprocess.run(pytest, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, check=False).returncode
 
