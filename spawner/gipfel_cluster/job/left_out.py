@@ -1,6 +1,6 @@
 """Nodes of a job that its server goes on without, since they were not fit: a list in the run folder.
 
-The scheduler keeps them in the job; nothing of ours is started on them any more.
+The scheduler keeps them in the job, and they are recorded; no step, launch or vetting begins on them.
 """
 
 import re
