@@ -8,7 +8,8 @@ import numpy as np
 import plotly.graph_objects
 import pytest
 
-from gipfel_extension.telemetry.figures.activity import figure_delta, saturation_figure, static_image
+from gipfel_extension.telemetry.figures.activity import figure_delta, saturation_figure
+from gipfel_extension.telemetry.figures.image import static_image
 from gipfel_extension.telemetry.figures.metric_rows import MetricsFeed, metric_rows
 from gipfel_extension.telemetry.metrics import UserMetric, UserMetrics
 from gipfel_extension.telemetry.sample import HOST_METRICS, Device, Sample, SampleTable

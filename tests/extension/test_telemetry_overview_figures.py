@@ -13,9 +13,9 @@ from gipfel_extension.saturation.compare import compare_documents
 from gipfel_extension.saturation.shares import shares_of
 from gipfel_extension.server.views import View, figures_of, metrics_of
 from gipfel_extension.telemetry.events import Event
-from gipfel_extension.telemetry.figures.activity import static_image
 from gipfel_extension.telemetry.figures.gpu_lines import gpu_figure, time_series_figure
 from gipfel_extension.telemetry.figures.heat import HEAT_METRICS, heat_figure
+from gipfel_extension.telemetry.figures.image import static_image
 from gipfel_extension.telemetry.figures.job_lines import compare_figure, host_figure, job_figure
 from gipfel_extension.telemetry.figures.lines import coarser, only, points
 from gipfel_extension.telemetry.figures.marks import with_events, with_span

@@ -11,7 +11,8 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, sync_playwright
 
 import gipfel_widgets
-from gipfel_extension.telemetry.figures.activity import figure_delta, saturation_figure, static_image
+from gipfel_extension.telemetry.figures.activity import figure_delta, saturation_figure
+from gipfel_extension.telemetry.figures.image import static_image
 from gipfel_extension.telemetry.sample import Device, Sample, SampleTable
 from gipfel_widgets import Saturation
 from gipfel_widgets.saturation_plots import document_and_plots

@@ -3,7 +3,8 @@
 import base64
 from typing import Any
 
-from gipfel_extension.telemetry.figures.activity import saturation_figure, static_image
+from gipfel_extension.telemetry.figures.activity import saturation_figure
+from gipfel_extension.telemetry.figures.image import static_image
 from gipfel_extension.telemetry.metrics import UserMetrics
 from gipfel_extension.telemetry.sample import SampleTable
 

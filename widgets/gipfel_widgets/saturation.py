@@ -13,7 +13,8 @@ import anywidget
 import traitlets
 
 from gipfel_cluster.model import one_line
-from gipfel_extension.telemetry.figures.activity import figure_delta, saturation_figure, static_image
+from gipfel_extension.telemetry.figures.activity import figure_delta, saturation_figure
+from gipfel_extension.telemetry.figures.image import static_image
 from gipfel_extension.telemetry.figures.metric_rows import MetricsFeed
 from gipfel_extension.telemetry.figures.rows import LINES
 from gipfel_extension.telemetry.metrics import METRICS_FILE, UserMetrics, read_metrics

@@ -7,10 +7,9 @@ from typing import Any
 
 from gipfel_extension.saturation import advise, document_of, score_table
 from gipfel_extension.saturation.shares import shares_of
-from gipfel_extension.telemetry.figures.activity import static_image
 from gipfel_extension.telemetry.figures.gpu_lines import time_series_figure
 from gipfel_extension.telemetry.figures.heat import heat_figure
-from gipfel_extension.telemetry.figures.image import stacked_images
+from gipfel_extension.telemetry.figures.image import stacked_images, static_image
 from gipfel_extension.telemetry.figures.lines import coarser
 from gipfel_extension.telemetry.figures.score_bar import score_figure, shares_figure
 from gipfel_extension.telemetry.overview.read import Overview

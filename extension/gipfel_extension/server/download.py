@@ -4,8 +4,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..telemetry.figures.activity import static_image
 from ..telemetry.figures.gpu_lines import time_series_figure
+from ..telemetry.figures.image import static_image
 from ..telemetry.figures.job_lines import host_figure
 from ..telemetry.figures.lines import gpus_of
 from ..telemetry.store.export import write_export

@@ -2,7 +2,6 @@
 
 import os
 import re
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -12,6 +11,7 @@ from pydantic import Field
 from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.runs import runs_root
 
+from ..telemetry.files import open_regular
 from ..training.launch import Launch
 from ..training.launches.folder import LAUNCHES, known_folders
 from ..training.launches.glance import flight_lines, glance
@@ -88,17 +88,11 @@ def open_rank_file(launch: Launch, kind: Kind, rank: int) -> BinaryIO:
     GipfelError
         There is none, or it can't be read.
     """
-    path = rank_file(launch.folder, kind, rank)
     try:
-        # Whoever launched could have put a pipe or a link there: neither is waited for or followed.
-        file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+        return open_regular(rank_file(launch.folder, kind, rank), follow=False)
     except OSError as error:
-        why = os.strerror(error.errno or 0)
+        why = error.strerror or "it can't be opened"
         raise GipfelError(f"There is no {kind} of rank {rank} to read: {why}.", "See its log.") from error
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise GipfelError(f"The {kind} of rank {rank} is no file.", "See the launch's folder.")
-    return file
 
 
 def executed_notebook(launch: Launch, root: Path) -> str:

@@ -12,15 +12,21 @@ _MOST_BYTES = 1 << 30
 _MOST_RECORD_BYTES = 16 << 20
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path, *, follow: bool = True) -> BinaryIO:
     """Open a file for reading; the caller closes it.
+
+    Parameters
+    ----------
+    follow
+        Whether the path itself may be a link.
 
     Raises
     ------
     OSError
         It can't be opened, or is a pipe, a device or a folder.
     """
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    handle = os.open(path, flags if follow else flags | os.O_NOFOLLOW)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise OSError(errno.EINVAL, "it is no regular file", str(path))

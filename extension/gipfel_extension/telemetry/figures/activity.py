@@ -12,12 +12,9 @@ from numpy.typing import NDArray
 
 from ..metrics import UserMetrics
 from ..sample import Columns, Sample, SampleTable
-from .image import static_image
 from .layout import layout_of
 from .metric_rows import metric_rows
 from .rows import GPU_LINES, LINES, Line, Row, rows_of
-
-__all__ = ["figure_delta", "saturation_figure", "static_image"]
 
 #: More points than this in a line are averaged down; a panel is a few hundred pixels wide.
 _POINTS = 1200
