@@ -1,8 +1,11 @@
 """A launch's values, folders and commands: what is asked, decided and read, without a cluster."""
 
 import ast
+import base64
 import json
 import os
+import pickle
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -59,7 +62,7 @@ def test_the_first_node_of_odd_lists_hosts_the_store(text: str, nodes: tuple[str
 def test_torchrun_is_told_who_hosts_and_what_may_leave() -> None:
     torchrun = launcher_of("torchrun")
     first, second = (torchrun.command(_attempt(nodes_min=1, restarts=3), rank) for rank in (0, 1))
-    assert first[:3] == ("{python}", "-m", "torch.distributed.run")
+    assert first[:3] == ("{python}", "{program}", "torch.distributed.run")
     assert {"--nnodes=1:2", "--max-restarts=3"} <= set(first)
     assert any("is_host=1" in word for word in first)
     assert any("is_host=0" in word for word in second)
@@ -252,6 +255,42 @@ def test_a_notebook_is_a_script_for_the_other_ranks(tmp_path: Path) -> None:
         exec(compile(source, title, "exec"), names)
     assert (names["z"], names["name"]) == (11, "a'b\n")
     assert found[-1][0] == "n.ipynb, cell 5"
+
+
+class _Payload:
+    """What would touch a file if it were unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("key", ["0" * 64, ""])
+def test_a_rendezvous_of_strangers_is_never_unpickled(key: str, tmp_path: Path) -> None:
+    from torch.distributed import TCPStore  # noqa: PLC0415 - takes seconds
+
+    program = Path(sys.modules[LaunchSpec.__module__].__file__ or "").parent / "rank_program.py"
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    forged = base64.b64encode(pickle.dumps(_Payload(tmp_path / "executed")))
+    store.set("torch.rendezvous.gipfel", forged)
+    attempt = _attempt(1, addresses=("127.0.0.1",), port=store.port, ranks_per_node=1, join_s=20)
+    # This node does not host the store: the stranger does.
+    words = [word.replace("is_host=1", "is_host=0") for word in launcher_of("torchrun").command(attempt, 0)]
+    known = {"{python}": sys.executable, "{program}": str(program)}
+    done = subprocess.run(
+        [known.get(word, word) for word in words],
+        env={**os.environ, "GIPFEL_RENDEZVOUS_KEY": key},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert not (tmp_path / "executed").exists()
+    problem = (
+        "another process wrote into this launch's rendezvous" if key else "has no key for its rendezvous"
+    )
+    assert problem in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
 
 
 def test_programs_of_a_launch_run_with_the_standard_library_of_an_old_python() -> None:

@@ -4,11 +4,13 @@ It runs with the image's own Python, 3.9 or newer, and imports the standard libr
 
 ``node``   becomes the launcher's command on this node
 ``rank``   stands for one rank: says who it is, keeps its log, and starts what the user wants
+``torch.distributed.run``   torchrun, whose rendezvous accepts this launch's own states only
 """
 
 from __future__ import annotations
 
 import ctypes
+import hmac
 import json
 import os
 import re
@@ -29,6 +31,7 @@ _FAMILIES = ("SLURM_", "SLURMD_", "PMI_", "PMIX_", "OMPI_", "TORCHELASTIC_", "PE
 _KEPT = ("SLURM_JOB_ID", "SLURM_CONF")
 _LOOK_S = 0.2
 _TRACE_LINES = 40
+_KEY = "GIPFEL_RENDEZVOUS_KEY"
 
 
 def inside(*parts: str) -> str:
@@ -64,6 +67,86 @@ def run_node() -> None:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     command = filled(command)
     os.execve(command[0], command, environment)  # noqa: S606 - an argv
+
+
+def run_torchrun(words: list[str]) -> int:
+    """Run torchrun with a rendezvous named ``gipfel``: torch's c10d, with authenticated states.
+
+    Anyone who reaches the port can write into c10d's store, and torch unpickles the state from there.
+    The key comes from the environment and is removed from it, so that ranks do not inherit it.
+    """
+    key = os.environ.pop(_KEY, "")
+    # The launch's folder: its files must not be mistaken for modules.
+    sys.path[:] = [each for each in sys.path if each != FOLDER]
+    try:
+        from torch.distributed import run  # noqa: PLC0415
+        from torch.distributed.elastic.rendezvous import RendezvousStateError  # noqa: PLC0415
+        from torch.distributed.elastic.rendezvous import rendezvous_handler_registry as registry  # noqa: PLC0415
+        from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend  # noqa: PLC0415
+        from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler  # noqa: PLC0415
+
+        def create(parameters: Any) -> Any:
+            backend, store = create_backend(parameters)
+            return create_handler(store, SealedBackend(backend, key, RendezvousStateError), parameters)  # type: ignore[arg-type]
+
+        registry.register("gipfel", create)
+    except (ImportError, AttributeError) as error:
+        sys.stderr.write(f"gipfel: the rendezvous can't be authenticated ({error}): use --launcher srun\n")
+        return 1
+    if not key:
+        sys.stderr.write("gipfel: the launch has no key for its rendezvous: start it by `gipfel launch`\n")
+        return 1
+    try:
+        run.main(words)
+    except RendezvousStateError as error:
+        sys.stderr.write(f"gipfel: {error}\n")
+        return 1
+    return 0
+
+
+class SealedBackend:
+    """A rendezvous backend that puts an HMAC before each state, and gives out no state without the right one.
+
+    Parameters
+    ----------
+    backend
+        The backend that stores the states.
+    key
+        The launch's own secret.
+    error
+        What is raised for a state that another process wrote.
+    """
+
+    def __init__(self, backend: Any, key: str, error: type[Exception]) -> None:
+        self._backend = backend
+        self._key = key.encode()
+        self._error = error
+
+    @property
+    def name(self) -> str:
+        """The name of the backend."""
+        return "gipfel"
+
+    def get_state(self) -> tuple[bytes, Any] | None:
+        """Return the state and its token; None where there is none yet."""
+        found = self._backend.get_state()
+        return None if found is None else (self._opened(found[0]), found[1])
+
+    def set_state(self, state: bytes, token: Any = None) -> tuple[bytes, Any, bool] | None:
+        """Store a state; return what is stored now, its token, and whether it is this one."""
+        found = self._backend.set_state(self._seal(state) + state, token)
+        return None if found is None else (self._opened(found[0]), found[1], found[2])
+
+    def _seal(self, state: bytes) -> bytes:
+        return hmac.digest(self._key, state, "sha256")
+
+    def _opened(self, stored: bytes) -> bytes:
+        seal, state = stored[:32], stored[32:]
+        if not hmac.compare_digest(seal, self._seal(state)):
+            raise self._error(
+                "another process wrote into this launch's rendezvous; it was not read: start the launch again"
+            )
+        return state
 
 
 def filled(command: list[str]) -> list[str]:
@@ -122,6 +205,7 @@ class Rank:
     def __init__(self) -> None:
         self.plan = attempt()
         self.environment = dict(os.environ)
+        self.environment.pop(_KEY, None)
         if self.plan["per"] == "rank":
             self.environment.update(_own_identity(self.plan, os.environ))
         self.environment.update(common_environment(self.plan))
@@ -290,6 +374,8 @@ def main(words: list[str]) -> int:
     """Do what the first word names."""
     if words == ["node"]:
         run_node()
+    if words[:1] == ["torch.distributed.run"]:
+        return run_torchrun(words[1:])
     return Rank().main()
 
 

@@ -1,4 +1,4 @@
-"""PyTorch's own launcher, by the c10d rendezvous; it starts failed ranks again, on fewer nodes if it may."""
+"""PyTorch's own launcher: authenticated c10d rendezvous, failed ranks start again, elastic."""
 
 from typing import Literal
 
@@ -6,7 +6,7 @@ from .protocol import PROGRAM, SAME_PYTHON, Attempt
 
 
 class Torchrun:
-    """``python -m torch.distributed.run`` on each node: ``torchrun`` may be another Python's."""
+    """``torch.distributed.run`` on each node, started by `PROGRAM` with the ranks' own Python."""
 
     name: str = "torchrun"
     per: Literal["node", "rank"] = "node"
@@ -24,11 +24,11 @@ class Torchrun:
         hosts = int(node_rank == 0)
         return (
             SAME_PYTHON,
-            "-m",
+            PROGRAM,
             "torch.distributed.run",
             f"--nnodes={span}",
             f"--nproc-per-node={attempt.ranks_per_node}",
-            "--rdzv-backend=c10d",
+            "--rdzv-backend=gipfel",
             f"--rdzv-endpoint={attempt.endpoint}",
             f"--rdzv-id={attempt.run_id}",
             f"--rdzv-conf=is_host={hosts},join_timeout={attempt.join_s},last_call_timeout={attempt.gather_s:g}",

@@ -1,6 +1,7 @@
 """One start of a launch's ranks: its steps on the nodes, and how they ended."""
 
 import json
+import secrets
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,8 @@ from .plan import LaunchPlan
 PROGRAM_FILE, PROBE_FILE, ATTEMPT_FILE = "program.py", "probe.py", "attempt.json"
 # A launch without the node has begun by then; one that only stumbles costs everybody a start.
 _REJOIN_S = 40.0
+#: The variable that holds the key of the rendezvous, which is in no file and no argument.
+_KEY = "GIPFEL_RENDEZVOUS_KEY"
 
 
 class RunningAttempt:
@@ -45,6 +48,7 @@ class RunningAttempt:
         self._gpus = dict(gpus)
         self._launcher = launcher_of(plan.spec.launcher)
         self._rejoins = rejoins
+        self._key = secrets.token_hex(32)
         self._left: dict[str, float] = {}
         self.rejoined = 0
         self.notes: list[str] = []
@@ -125,6 +129,7 @@ class RunningAttempt:
             tasks_per_node=1 if per_node else spec.gpus_per_node,
             gpus={node: self._gpus[node] for node in nodes if node in self._gpus},
             gpus_per_node=None if self._gpus else 0,
+            environment={_KEY: self._key},
             directory=self._plan.directory,
             folder=f"{self._plan.host_folder}/steps",
             name=f"attempt-{self._attempt.number}-{name}-{number}",
