@@ -7,11 +7,11 @@ import importlib.util
 import os
 import pwd
 import secrets
-import shutil
 import socket
 import sys
 from pathlib import Path
 
+from gipfel_cluster.scheduler import slurm_presence
 from gipfel_spawner.servers.page import HUB_TEMPLATES
 
 c = get_config()
@@ -110,11 +110,12 @@ c.JupyterHub.authenticator_class = "shared-password"
 c.SharedPasswordAuthenticator.user_password = password
 c.Authenticator.allow_all = True
 
-# What starts servers: Slurm where it is, else processes of this machine.
+# What starts servers: Slurm where it is configured, else processes of this machine.
 c.JupyterHub.spawner_class = "edf"
-c.EDFSpawner.scheduler = os.environ.get("GIPFEL_SCHEDULER") or (
-    "slurm" if shutil.which("sbatch") else "local"
-)
+slurm = slurm_presence(os.environ)
+c.EDFSpawner.scheduler = os.environ.get("GIPFEL_SCHEDULER") or ("slurm" if slurm.configured else "local")
+if slurm.commands and not slurm.configured and c.EDFSpawner.scheduler == "local":
+    sys.stderr.write(f"gipfel: {slurm.problem} Servers run on this machine.\n")
 c.EDFSpawner.cluster = os.environ.get("GIPFEL_CLUSTER", c.EDFSpawner.scheduler)
 c.EDFSpawner.engine = os.environ.get("GIPFEL_ENGINE", "bubblewrap")
 c.EDFSpawner.runtime = os.environ.get("GIPFEL_RUNTIME", "")
@@ -177,7 +178,7 @@ if os.environ.get("GIPFEL_REGISTRY"):
 
     name, registry_port = "gipfel-registry", int(kept("registry_port", str(free_ports(1)[0])))
     settings = os.environ.get("GIPFEL_REGISTRY_CONFIG", "")
-    forwarded = ["SLURM_CONF", "GIPFEL_REGISTRY_DATABASE"]
+    forwarded = ["SLURM_CONF", "SLURM_CONF_SERVER", "GIPFEL_REGISTRY_DATABASE"]
     services.append(
         {
             "name": name,

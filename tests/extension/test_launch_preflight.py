@@ -11,6 +11,10 @@ from gipfel_cluster.model import GipfelError
 from gipfel_extension.training.launch import Launched, launch
 from gipfel_extension.training.spec import LaunchSpec
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "spawner"))
+
+from slurm_commands import unconfigured_slurm
+
 _NVIDIA_SMI = """\
 #!/bin/sh
 case "$1" in
@@ -49,6 +53,17 @@ def test_a_kernel_that_holds_a_gpu_is_named_by_its_notebook(tmp_path: Path, mode
     assert gpus.verdict == verdict
     assert f"pid {kernel.pid} (the kernel of /home/ada/big.ipynb)" in gpus.message
     assert "Shut Down Kernel" in gpus.fix
+
+
+def test_slurms_commands_without_a_cluster_leave_the_launch_to_this_machine(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    unconfigured_slurm(tmp_path / "bin")
+    environment = {**_environment(tmp_path), "GIPFEL_RUN": "", "GIPFEL_SCHEDULER": ""}
+    made = launch(LaunchSpec(target="train.py"), environment, directory=tmp_path, dry_run=True)
+    assert isinstance(made, Launched)
+    (found,) = [each for each in made.preflight if each.check == "scheduler"]
+    assert found.verdict == "warn"
+    assert found.message.endswith("This machine is used.")
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "spawner"))
 
 from broker_jobs import running_broker, write_edf
 from notebook_files import write_notebook
+from slurm_commands import unconfigured_slurm
 
 HOSTILE = [
     "a b",
@@ -64,6 +65,20 @@ def _plan(home: Path, options: dict[str, Any] | None = None, **more: str) -> Not
 def _words(job: NotebookJob) -> list[str]:
     spec = JobSpec.model_validate_json(job.request.environment[JOB_VARIABLE])
     return list(spec.command)
+
+
+def test_slurms_commands_without_a_cluster_leave_the_job_to_this_machine(home: Path) -> None:
+    write_notebook(home / "in.ipynb")
+    unconfigured_slurm(home / "bin")
+    path = f"{home}/bin:{os.defpath}"
+    job = _plan(home, GIPFEL_SCHEDULER="", PATH=path)
+    assert job.scheduler == "local"
+    assert job.note.startswith("Slurm's commands are installed but not configured")
+    assert job.note.endswith("This machine is used.")
+    # A cluster that is named, or chosen, stays the answer, and is an error where it is silent.
+    assert _plan(home, GIPFEL_SCHEDULER="", PATH=path, SLURM_CONF="/gone").scheduler == "slurm"
+    chosen = _plan(home, {"scheduler": "slurm"}, PATH=path)
+    assert (chosen.scheduler, chosen.note) == ("slurm", "")
 
 
 @pytest.mark.parametrize("value", HOSTILE)

@@ -77,7 +77,7 @@ _INTERRUPTED = 130
     "--scheduler",
     default="",
     metavar="S",
-    help="slurm or local (this machine); by default $GIPFEL_SCHEDULER, else slurm where there is sbatch.",
+    help="slurm or local (this machine); by default $GIPFEL_SCHEDULER, else slurm where it is configured.",
 )
 @click.option("--engine", default="", metavar="E", help="By default $GIPFEL_ENGINE, else bubblewrap.")
 @click.option(
@@ -113,6 +113,8 @@ def submit(*, wait: bool, dry_run: bool, as_document: bool, **options: Any) -> i
     from ..training.submitted import submit_notebook  # noqa: PLC0415
 
     job = _planned(options)
+    if job.note:
+        tell(job.note)
     if dry_run:
         return _show(job, as_document=as_document)
     scheduler = scheduler_of(job, os.environ)

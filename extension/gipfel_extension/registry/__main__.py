@@ -15,6 +15,7 @@ from tornado.httpserver import HTTPServer
 from tornado.ioloop import PeriodicCallback
 
 from gipfel_cluster.model import GipfelError
+from gipfel_cluster.scheduler.slurm_presence import SLURM_VARIABLES
 
 from .app import make_app
 from .database import open_database
@@ -26,7 +27,7 @@ from .settings import read_settings
 # Of what anybody may send; a report of somebody with the scope may be larger.
 _MOST_BODY_BYTES = 1 << 16
 _FORGET_EVERY_MS = 3600 * 1000
-_SLURM_VARIABLES = ("PATH", "LANG", "SLURM_CONF", "LD_LIBRARY_PATH")
+_SLURM_COMMANDS = ("PATH", "LANG", "LD_LIBRARY_PATH", *SLURM_VARIABLES)
 
 _log = logging.getLogger("gipfel-registry")
 
@@ -62,7 +63,7 @@ async def serve(config: Path | None, environment: Mapping[str, str]) -> None:
     settings = read_settings(config, environment)
     rules = load_rules(settings.rules)
     engine = open_database(settings.database)
-    nodes = SlurmNodes({name: environment[name] for name in _SLURM_VARIABLES if name in environment})
+    nodes = SlurmNodes({name: environment[name] for name in _SLURM_COMMANDS if name in environment})
     registry = Registry(engine, settings, rules, nodes)
     server = HTTPServer(make_app(registry, prefix=prefix), max_body_size=_MOST_BODY_BYTES)
     address = urlsplit(url)

@@ -74,7 +74,8 @@ class NotebookJob(Frozen):
     """A job that can be submitted: ``scheduler`` is a name of `SCHEDULERS`.
 
     ``output`` and ``log`` are paths where it was planned, which is in a container where it is ``inside``;
-    with a ``grid`` they are templates, and `tasks` says what there will be.
+    with a ``grid`` they are templates, and `tasks` says what there will be. ``note`` is a sentence on the
+    choice of the scheduler, mostly empty.
     """
 
     scheduler: str
@@ -85,6 +86,7 @@ class NotebookJob(Frozen):
     log: Path
     grid: Grid = Grid()
     inside: bool = False
+    note: str = ""
 
     def tasks(self, job_id: str) -> Iterator[NotebookTask]:
         """Every run of the notebook in the job of this number; only the first without a grid."""
@@ -174,6 +176,7 @@ def plan_notebook_job(
         log=output.with_name(grid.log_name(output.name)),
         grid=grid,
         inside=here.inside,
+        note=here.scheduler_note(options.scheduler),
     )
 
 

@@ -1,9 +1,9 @@
 """Where a job is submitted from: the host itself, or a container whose job's broker sees the host."""
 
 import os
-import shutil
 import sys
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -24,7 +24,7 @@ from gipfel_cluster.broker.surroundings import find_runtime, passed_on
 from gipfel_cluster.edf import Diagnostic, EdfError, check_edf, check_here, load_edf
 from gipfel_cluster.engines import engine_for
 from gipfel_cluster.model import Frozen, GipfelError
-from gipfel_cluster.scheduler import LocalScheduler, Scheduler, SlurmScheduler
+from gipfel_cluster.scheduler import LocalScheduler, Scheduler, SlurmPresence, SlurmScheduler, slurm_presence
 from gipfel_cluster.scheduler.broker import BrokerScheduler
 
 SCHEDULERS = ("slurm", "local")
@@ -51,6 +51,12 @@ class Standpoint(Protocol):
 
     def default(self, name: str) -> str:
         """What is set for ``scheduler``, ``engine`` or ``cluster``; empty for nothing."""
+
+    def scheduler_note(self, chosen: str) -> str:
+        """Say in one sentence why the default scheduler is not the expected one; empty where it is.
+
+        ``chosen`` is what the user asked for, empty for the default.
+        """
 
     def on_host(self, path: Path) -> Path:
         """Where the host has a file or folder.
@@ -129,11 +135,23 @@ class OnHost:
         self._unset = {"engine"} if in_job else set()
 
     def default(self, name: str) -> str:
-        """``$GIPFEL_SCHEDULER`` …; for the scheduler slurm where there is ``sbatch``."""
+        """``$GIPFEL_SCHEDULER`` …; for the scheduler slurm where it is configured."""
         given = "" if name in self._unset else self._environment.get(f"GIPFEL_{name.upper()}", "")
         if name == "scheduler" and not given:
-            return "slurm" if shutil.which("sbatch", path=self._environment.get("PATH")) else "local"
+            return "slurm" if self._slurm.configured else "local"
         return given
+
+    @cached_property
+    def _slurm(self) -> SlurmPresence:
+        return slurm_presence(self._environment)
+
+    def scheduler_note(self, chosen: str) -> str:
+        """Say that Slurm's commands are here without a cluster behind them."""
+        if chosen or self._environment.get("GIPFEL_SCHEDULER"):
+            return ""
+        if self._slurm.configured or not self._slurm.commands:
+            return ""
+        return f"{self._slurm.problem} This machine is used."
 
     def on_host(self, path: Path) -> Path:
         """The path itself."""
@@ -186,6 +204,10 @@ class InContainer:
             "engine": self._facts.engine,
             "cluster": self._facts.cluster,
         }.get(name, "")
+
+    def scheduler_note(self, chosen: str) -> str:  # noqa: ARG002 - the job has one scheduler
+        """Nothing: the job's own scheduler is the only one."""
+        return ""
 
     def on_host(self, path: Path) -> Path:
         """Ask the broker for the same file."""

@@ -13,6 +13,7 @@ from ..job.place import Place
 from ..job.spec import JOB_VARIABLE, JobSpec
 from ..model import Frozen, GipfelError, Line
 from ..runtime import Runtime
+from ..scheduler.slurm_presence import SLURM_VARIABLES
 from .messages import SOCKET, Spot
 
 _SCHEDULERS_OWN = ("SLURM_", "SBATCH_", "SQUEUE_", "SCANCEL_", "SINFO_")
@@ -24,7 +25,7 @@ _NOT_PASSED_ON = (
     "JUPYTER_RUNTIME_DIR",
     "CUDA_VISIBLE_DEVICES",
 )
-_PASSED_ON = ("SLURM_CONF", "GIPFEL_RUNS")
+_PASSED_ON = (*SLURM_VARIABLES, "GIPFEL_RUNS")
 # Mounted into a container they would hide the image's own.
 _SYSTEM = frozenset(
     Path("/", name)

@@ -13,7 +13,7 @@ from .gres import GpuCount
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Variables that the scheduler's own commands would read as options.
 _OPTIONS = ("SBATCH_", "SLURM_", "SQUEUE_", "SCANCEL_", "SINFO_")
-_KEPT = ("SLURM_CONF",)
+_KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER")
 
 
 def _duration(value: str) -> str:

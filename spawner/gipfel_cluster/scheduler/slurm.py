@@ -24,6 +24,7 @@ from .slurm_answers import (
     refusal,
 )
 from .slurm_line import LINE_FIELDS, read_line
+from .slurm_presence import SLURM_VARIABLES
 from .slurm_site import SlurmSite
 
 _FRESH_SECONDS = 30.0
@@ -47,7 +48,7 @@ class SlurmScheduler:
     Parameters
     ----------
     environment
-        ``PATH`` and ``SLURM_CONF`` are taken from it.
+        ``PATH``, ``LD_LIBRARY_PATH``, ``SLURM_CONF`` and ``SLURM_CONF_SERVER`` are taken from it.
     exec_prefix
         How to act as another user; see `acting_as`.
     limit
@@ -67,7 +68,7 @@ class SlurmScheduler:
         limit: float = 10.0,
         carrier: Sequence[str] = (),
     ) -> None:
-        wanted = ("PATH", "SLURM_CONF", "LD_LIBRARY_PATH")
+        wanted = ("PATH", "LD_LIBRARY_PATH", *SLURM_VARIABLES)
         self._environment = {name: environment[name] for name in wanted if name in environment}
         self._exec_prefix = exec_prefix
         self._limit = limit
@@ -81,8 +82,9 @@ class SlurmScheduler:
         """Submit with ``sbatch``; the script goes to its input and the environment through its own."""
         environment = dict(request.environment)
         environment.setdefault("PATH", self._environment.get("PATH", ""))
-        if "SLURM_CONF" in self._environment:
-            environment["SLURM_CONF"] = self._environment["SLURM_CONF"]
+        environment |= {
+            name: self._environment[name] for name in SLURM_VARIABLES if name in self._environment
+        }
         if request.gpus_per_node == 0:
             # Slurm sets it only for jobs that ask for GPUs; without it such a job sees those of its
             # neighbours.

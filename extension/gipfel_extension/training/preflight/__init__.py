@@ -13,12 +13,14 @@ from .holders import Holder, end_holders
 from .image import ImageCheck
 from .probe import ask_container
 from .protocol import Check, CheckOutcome, Context
+from .scheduler import SchedulerCheck
 from .script import ScriptCheck
 from .vetting import VettingCheck
 
 __all__ = ["CHECKS", "Check", "CheckOutcome", "Context", "Holder", "end_holders", "run_preflight"]
 
 CHECKS: tuple[Callable[[], Check], ...] = (
+    SchedulerCheck,
     EdfCheck,
     ImageCheck,
     ScriptCheck,

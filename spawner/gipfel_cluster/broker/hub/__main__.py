@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import os
 import pwd
-import shutil
 import signal
 import socket
 import stat
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from ...model import GipfelError
 from ...scheduler.slurm import SlurmScheduler
+from ...scheduler.slurm_presence import slurm_presence
 from ..serving import listen
 from .accounts import LEAST_UID
 from .server import HubBroker
@@ -51,8 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_commands() -> None:
-    if shutil.which("sbatch") is None:
-        raise GipfelError("There is no sbatch here.", "Start the broker where Slurm's commands are.")
+    presence = slurm_presence(os.environ)
+    if not presence.configured:
+        raise GipfelError(presence.problem, "Start the broker where Slurm's commands and configuration are.")
 
 
 async def _serve(broker: HubBroker, listener: socket.socket) -> None:

@@ -9,6 +9,7 @@ from typing import Protocol
 from ...model import Frozen, GipfelError
 from ...scheduler.protocol import JobRequest, LostJobError, MarkedJob, Scheduler
 from ...scheduler.site import SiteFacts
+from ...scheduler.slurm_presence import SLURM_VARIABLES
 from ..connection import Connection
 from ..messages import (
     AddressAnswer,
@@ -43,7 +44,7 @@ _AT_ONCE = 16  # questions to the scheduler
 #: Seconds for one answer: longer than the scheduler's own limit for a submission.
 ANSWER_S = 90.0
 # What is the host's to say, since the hub's may be those of its container.
-_HOSTS_OWN = ("PATH", "LD_LIBRARY_PATH", "SLURM_CONF")
+_HOSTS_OWN = ("PATH", "LD_LIBRARY_PATH", *SLURM_VARIABLES)
 
 
 class HubScheduler(Scheduler, SiteFacts, Protocol):
