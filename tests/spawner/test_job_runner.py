@@ -128,6 +128,7 @@ def test_neither_record_nor_recorder_nor_arguments_hold_the_token(job):
 
 def test_the_command_learns_where_its_run_and_its_sockets_are(job):
     names = ["GIPFEL_RUN", "GIPFEL_SOCKETS", "GIPFEL_JOB_ID", "GIPFEL_CLUSTER", "GIPFEL_ENGINE"]
+    names.append("GIPFEL_SCHEDULER")
     names.append("JUPYTERHUB_API_TOKEN")
     code = (
         "import json, os;"
@@ -138,7 +139,7 @@ def test_the_command_learns_where_its_run_and_its_sockets_are(job):
     assert run == str(job.run), err
     assert len(sockets) < 60
     assert not Path(sockets).exists(), "the folder of the sockets outlives the job"
-    assert others == ["7", "here", "host", "a-secret-of-the-server", False]
+    assert others == ["7", "here", "host", "local", "a-secret-of-the-server", False]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])

@@ -10,6 +10,7 @@ from pydantic import Field
 from ..edf import Mount
 from ..engines.protocol import ContainerRequest
 from ..job.place import Place
+from ..job.record import scheduler_of
 from ..job.spec import JOB_VARIABLE, JobSpec
 from ..model import Frozen, GipfelError, Line
 from ..runtime import Runtime
@@ -101,7 +102,7 @@ class Surroundings(Frozen):
     @property
     def scheduler(self) -> str:
         """The name of the scheduler that runs the job: ``slurm`` or ``local``."""
-        return "slurm" if "SLURM_JOB_ID" in self.host else "local"
+        return scheduler_of(self.host)
 
     def located(self, spot: Spot) -> Path | None:
         """Where the host has what a process of the job sees; None where it doesn't.

@@ -31,6 +31,11 @@ def job_id_of(environment: Mapping[str, str]) -> str:
     return environment.get("SLURM_JOB_ID") or environment.get("GIPFEL_JOB_ID", "")
 
 
+def scheduler_of(environment: Mapping[str, str]) -> str:
+    """Return the name of the scheduler that runs this process's job: ``slurm`` or ``local``."""
+    return "slurm" if "SLURM_JOB_ID" in environment else "local"
+
+
 def describe_run(
     spec: JobSpec,
     edf: Edf | None,

@@ -24,7 +24,7 @@ from . import kept
 from .closing import close_run
 from .orphans import adopt_orphans, end_descendants
 from .place import Place, place_in_container, place_on_host
-from .record import describe_run, job_id_of, now
+from .record import describe_run, job_id_of, now, scheduler_of
 from .recording import Recording
 from .spec import JOB_VARIABLE, PYTHON, JobSpec
 
@@ -145,6 +145,8 @@ class JobRunner:
             "GIPFEL_SOCKETS": str(scratch / "s"),
             "GIPFEL_JOB_ID": self.job_id,
             "GIPFEL_CLUSTER": self.spec.cluster,
+            # Jobs that are submitted from this one go where it runs: a program `sbatch` alone is no cluster.
+            "GIPFEL_SCHEDULER": scheduler_of(self.environment),
             "GIPFEL_NODE": self.node,
             "GIPFEL_ENGINE": engine,
             "JUPYTER_RUNTIME_DIR": str(scratch / "j"),
