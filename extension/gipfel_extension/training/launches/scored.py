@@ -13,18 +13,26 @@ _MOST_NS = 3600 * 10**9
 
 
 def launch_score(state: LaunchState) -> dict[str, Any] | None:
-    """The document of ``gipfel score --json``; None where no GPU of the run was recorded meanwhile."""
+    """Return the document of ``gipfel score --json``; None where its ranks had no real GPU."""
     telemetry = Path(state.run, "telemetry")
     if not state.run or state.started_ns is None or not telemetry.is_dir():
         return None
     end = state.ended_ns or state.updated_ns
     try:
         table = read_samples(
-            telemetry, since_ns=max(state.started_ns, end - _MOST_NS), until_ns=state.ended_ns
+            telemetry,
+            since_ns=max(state.started_ns, end - _MOST_NS),
+            until_ns=state.ended_ns,
+            # A simulated source that plays beside a launch says nothing about it.
+            simulated=False,
         )
         if not table.gpus:
             return None
-        job = score_table(table, ranks=gpus_by_rank(read_ranks(telemetry)))
+        places = read_ranks(telemetry)
+        ranks = gpus_by_rank(places)
+        if not state.gpus and places and not ranks:
+            return None  # its ranks compute on CPUs, beside GPUs that do something else
+        job = score_table(table, ranks=ranks)
         return document_of(job, advise(table, job))
     except (OSError, ValueError):
         return None
