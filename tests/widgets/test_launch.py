@@ -166,6 +166,10 @@ def test_papermill_launches_waits_finds_again_and_fails_with_the_first_ranks_wor
         "import os, time\n"
         "if os.environ['RANK'] == '1':\n    raise ValueError('rank one is bad')\ntime.sleep(300)\n"
     )
+    (tmp_path / "slow.py").write_text(
+        "import pathlib, time\n"
+        "for _ in range(600):\n    if pathlib.Path('go').exists():\n        break\n    time.sleep(0.1)\n"
+    )
     code = (
         "import os, json, pathlib\n"
         "rank = os.environ['RANK']\n"
@@ -177,6 +181,10 @@ def test_papermill_launches_waits_finds_again_and_fails_with_the_first_ranks_wor
         f"%%launch --gpus-per-node 2 --name cell --pass passed --param={_quoted('text=' + HOSTILE)}\n{code}",
         "%launch --gpus-per-node 2 --dry-run --script bad.py",
         "from gipfel_widgets import launches, launch\nassert len(launches()) == 1\nlaunch(1)",
+        (
+            "%launch --gpus-per-node 1 --no-wait --script slow.py\n"
+            "assert not _launch.state.ended\nopen('go', 'w').close()\nassert _launch.wait(60) == 0"
+        ),
         "%launch --gpus-per-node 2 --script bad.py",
         "print('never')",
     ]
@@ -199,21 +207,22 @@ def test_papermill_launches_waits_finds_again_and_fails_with_the_first_ranks_wor
     assert "torch.distributed.run" in shown[2]
     assert "Nothing was started" in shown[2]
     assert "launch 1 cell: completed" in shown[3]
-    assert "ValueError: rank one is bad" in shown[4]
-    assert shown[5] == ""
-    state = read_state(run / "launches" / "2")
+    assert "launch 2 slow: " in shown[4]
+    assert "ValueError: rank one is bad" in shown[5]
+    assert shown[6] == ""
+    state = read_state(run / "launches" / "3")
     assert (state.outcome, state.failure and state.failure.rank) == ("failed", 1)
-    assert len(launches()) == 2
+    assert len(launches()) == 3
 
     # While the very same one runs, it is found; one that asks for something else is not.
-    launch = Launch(run / "launches" / "2")
+    launch = Launch(run / "launches" / "3")
     same = asked_in("--gpus-per-node 2 --script bad.py")
     assert same is not None
     assert running_same(same.spec, os.environ, tmp_path) is None
     write_state(launch.folder, state.model_copy(update={"phase": "running", "outcome": ""}))
     found = running_same(same.spec, os.environ, tmp_path)
     assert found is not None
-    assert found.folder.name == "2"
+    assert found.folder.name == "3"
     other = asked_in("--gpus-per-node 2 --script bad.py -- --lr 1")
     assert other is not None
     assert running_same(other.spec, os.environ, tmp_path) is None

@@ -23,9 +23,8 @@ MARKS = {"pass": "✓", "warn": "⚠", "fail": "✗", "unknown": "?"}
 def headline(document: dict[str, Any]) -> str:
     """One line: which launch, its state, where it runs, how far it is."""
     word = str(document.get("word", "preflight"))
-    words = [
-        f"{_SHAPES.get(word, '·')} launch {document.get('number', '')} {document.get('name', '')}: {word}"
-    ]
+    which = " ".join(f"{document[each]}" for each in ("number", "name") if document.get(each))
+    words = [f"{_SHAPES.get(word, '·')} launch{f' {which}' if which else ''}: {word}"]
     if document.get("node_count"):
         words.append(f"{_count(document['node_count'], 'node')}, {_count(document['ranks'], 'rank')}")
     words += figures(document)
@@ -102,13 +101,14 @@ def _logs(lines: Sequence[LogRow]) -> list[str]:
             shown = held[-_MOST_LINES:]
             more = f", the last {len(shown)}" if len(shown) < len(held) else ""
             body = "\n".join(_line(each) for each in shown)
-            found.append(_fold(f"{title} ({len(held)} lines{more})", f"<pre>{body}</pre>"))
+            clock = ", times in UTC" if any(each[2] for each in shown) else ""
+            found.append(_fold(f"{title} ({len(held)} lines{more}{clock})", f"<pre>{body}</pre>"))
     return found
 
 
 def _line(row: LogRow) -> str:
     rank, text, time_ms, _ = row
-    when = time.strftime("%H:%M:%S ", time.gmtime(time_ms / 1000)) if time_ms else ""
+    when = time.strftime("%H:%M:%S ", time.gmtime(time_ms / 1000)) if time_ms else " " * len("00:00:00 ")
     colour = COLOURS[rank % len(COLOURS)]
     return f'{when}<span style="color:{colour}">r{rank} |</span> {html.escape(text)}'
 

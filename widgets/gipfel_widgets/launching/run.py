@@ -151,7 +151,9 @@ def begin(asked: Asked, face: Face, broken: threading.Event | None = None) -> tu
 
 
 def run_cell(asked: Asked, output: CellOutput, face: Face, *, attended: bool) -> Launch | None:
-    """Carry out what a cell asks; it returns at once where somebody looks, else when the launch ends.
+    """Carry out what a cell asks; return at once where a user is present, else when the launch ends.
+
+    ``--wait`` and ``--no-wait`` override that.
 
     Raises
     ------
@@ -174,13 +176,13 @@ def run_cell(asked: Asked, output: CellOutput, face: Face, *, attended: bool) ->
             "--new starts another one beside it."
         )
     wait = asked.wait if asked.wait is not None else not attended
-    if attended and not wait:
+    if wait:
+        _wait(launch, face, output)
+    elif attended:
         replace_at_end(launch, face, output)
-        return launch
-    _wait(launch, face, output)
-    if not wait:
+    else:
+        # Nothing replaces this output later: it says how the launch began.
         output.show(face.paper())
-        return launch
     return launch
 
 
