@@ -54,7 +54,9 @@ def main(arguments: Sequence[str]) -> int:
                 plan["parameters"],
                 kernel=kernel_of(notebook),
                 directory=Path.cwd(),
-                log_output=True,
+                # As the other ranks write it: what the cells print, and nothing of papermill's own.
+                stdout=sys.stdout,
+                stderr=sys.stderr,
                 resume=goes_on(notebook, folder, os.environ),
             )
         except GipfelError as error:
@@ -93,7 +95,4 @@ def _tell(line: str) -> None:
 
 
 if __name__ == "__main__":
-    import logging
-
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     sys.exit(main(sys.argv[1:]))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from gipfel_cluster.model import GipfelError, one_line
 
@@ -24,6 +24,8 @@ def run_notebook(
     directory: Path | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     log_output: bool = False,
+    stdout: TextIO | None = None,
+    stderr: TextIO | None = None,
     start_timeout_s: int = 60,
     cell_timeout_s: int | None = None,
     autosave_s: int = 5,
@@ -47,6 +49,8 @@ def run_notebook(
         Is told at each change, in the thread that called.
     log_output
         Whether what the cells print goes to the logger ``papermill`` too.
+    stdout, stderr
+        Where what the cells print is written as well, as it is.
     start_timeout_s, cell_timeout_s, autosave_s
         Seconds for the kernel's start, for each cell (None: no limit), and between two saves while one cell
         runs (0: never).
@@ -84,6 +88,8 @@ def run_notebook(
             cwd=str(directory) if directory else None,
             progress_bar=False,
             log_output=log_output,
+            stdout_file=stdout,
+            stderr_file=stderr,
             start_timeout=start_timeout_s,
             execution_timeout=cell_timeout_s,
             autosave_cell_every=autosave_s,
