@@ -39,6 +39,7 @@ def test_the_wheel_holds_four_packages_panel_notebooks_and_entry_points(built):
     data = [name.partition("/data/")[2] for name in names if "/data/" in name]
     assert "etc/jupyter/jupyter_server_config.d/gipfel_extension.json" in data
     assert "share/jupyter/labextensions/@gipfel/extension/package.json" in data
+    assert "etc/ipython/ipython_kernel_config.json" in data
     assert "share/jupyter/gipfel/notebooks/measure-saturation.ipynb" in data
     assert not [name for name in names if name.startswith("gipfel_extension/labextension")], "shipped twice"
     assert "gipfel_extension/vetting/protocols/quick.yaml" in names

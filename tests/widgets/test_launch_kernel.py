@@ -1,6 +1,8 @@
 """A launch cell with somebody at the kernel: the cell ends at once, and the launch outlives the kernel."""
 
 import queue
+import re
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ from jupyter_client.manager import KernelManager
 from gipfel_extension.training.launch import Launch
 
 _LIMIT_S = 120.0
+_README = Path(__file__).resolve().parents[2] / "README.md"
 _PROGRAM = """\
 import os, pathlib, time
 step = 0
@@ -110,13 +113,32 @@ def kernels(tmp_path: Path, runs: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         assert launch.wait(_LIMIT_S) is not None
 
 
+def _readme_cell() -> str:
+    """Return the launch cell of the README as it is copied from there."""
+    blocks = re.findall(r"^ *```\n( *%%launch.*?)^ *```$", _README.read_text(), re.DOTALL | re.MULTILINE)
+    (found,) = blocks
+    return textwrap.dedent(found)
+
+
+def test_the_readmes_cell_runs_as_it_is_in_a_new_kernel(runs: Path, kernels: Callable[[], _Kernel]) -> None:
+    kernel = kernels()
+    assert kernel.run("import sys; assert 'gipfel_extension' not in sys.modules") == []
+    assert kernel.run(_readme_cell()) == []
+    launch = Launch.open(runs / "local-1" / "launches" / "1")
+    assert launch.wait(_LIMIT_S) == 0
+    kernel.look_until(lambda: "text/html" in kernel.shown[-1] and len(kernel.shown[-1]) == 2)
+    for rank in (0, 1):
+        # A rank's log is what it printed: rank 0 is run by papermill, and nothing of that is seen.
+        assert (launch.folder / f"rank-{rank}.log").read_text() == f"rank {rank} of 2: the sum is 3\n"
+        assert f"rank {rank} of 2: the sum is 3" in kernel.shown[-1]["text/html"]
+
+
 def test_a_cell_ends_when_its_launch_has_started_and_another_kernel_finds_it(
     tmp_path: Path, runs: Path, kernels: Callable[[], _Kernel]
 ) -> None:
     (tmp_path / "train.py").write_text(_PROGRAM)
     cell = "%launch --gpus-per-node 2 --script train.py"
     kernel = kernels()
-    assert kernel.run("%load_ext gipfel_widgets") == []
     assert kernel.run(cell) == []
     kernel.look_until(lambda: {line[0] for line in kernel.lines} == {0, 1})
     # The command and the pre-flight were there before anything ran.

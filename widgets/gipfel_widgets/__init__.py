@@ -86,11 +86,22 @@ def __dir__() -> list[str]:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Let a notebook have ``%%launch``, after ``%load_ext gipfel_widgets``."""
-    _need_new_python()
-    from .launching.magic import LaunchMagics  # noqa: PLC0415 - on first use, as the others
+    """Let a notebook have ``%%launch``; kernels that the lab starts load this by themselves.
 
-    shell.register_magics(LaunchMagics)
+    What the magic needs is imported on its first use: a kernel starts as fast as without it.
+    """
+    from IPython.core.magic import no_var_expand  # noqa: PLC0415 - only a notebook has it
+
+    # IPython would put variables in place of {…} and $… in values that are meant for the program.
+    @no_var_expand
+    def launch(line: str, cell: str = "") -> None:
+        """Launch the cell's own code, a script, a module or a notebook on many GPUs; see ``--help``."""
+        _need_new_python()
+        from .launching.magic import run_magic  # noqa: PLC0415 - on first use, as the others
+
+        run_magic(shell, line, cell)
+
+    shell.register_magic_function(launch, "line_cell", "launch")
 
 
 def _need_new_python() -> None:

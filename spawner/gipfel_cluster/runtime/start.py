@@ -24,6 +24,9 @@ _LONGEST = 300
 _HERE = Path(__file__).resolve().parent
 _VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
 _WIDGETS_FROM = (3, 11)
+#: Where a kernel that can use `gipfel_widgets` finds it, and how it loads ``%%launch`` from there.
+_GIPFEL_PATH = str(_HERE / "gipfel")
+_LOAD_WIDGETS = "--InteractiveShellApp.extra_extensions=gipfel_widgets"
 #: The first and the last version of CPython that a runtime can have a folder for.
 SERVED = ((3, 9), (3, 14))
 
@@ -54,7 +57,9 @@ def main(arguments: list[str]) -> int:
     if problem:
         _say(problem)
         return 1
-    kernelapp.launch_new_instance()
+    # Appended to the arguments: what the user's own configuration loads is loaded as well.
+    more = [_LOAD_WIDGETS] if _GIPFEL_PATH in sys.path else []
+    kernelapp.launch_new_instance([*arguments, *more])
     return 0
 
 
@@ -72,9 +77,9 @@ def prepare() -> list[str]:
         if importlib.util.find_spec("ipykernel") is None:
             raise UnusableError(reason)
         return [f"{reason} The image's own ipykernel is used."]
-    own = _HERE / ("gipfel" if sys.version_info >= _WIDGETS_FROM else "older")
+    own = _GIPFEL_PATH if sys.version_info >= _WIDGETS_FROM else str(_HERE / "older")
     sys.path_hooks.insert(0, _byte_code_hook(_HERE))
-    sys.path += [str(folder), str(own)]
+    sys.path += [str(folder), own]
     return _pass_over(folder)
 
 
