@@ -74,6 +74,20 @@ FLOORS = {
             "torch",
         },
     ),
+    "the doctor": (
+        ["gipfel_extension.doctor"],
+        {
+            "gipfel_spawner",
+            "gipfel_widgets",
+            "gipfel_extension.app",
+            "gipfel_extension.routes",
+            "gipfel_extension.server",
+            *_HUB,
+            *_SERVER,
+            "ipywidgets",
+            "torch",
+        },
+    ),
     "the registry": (
         ["gipfel_extension.registry"],
         {

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import click
 
+from .doctor import doctor
 from .edf import edf
 from .export import export
 from .kernel import kernel
@@ -25,6 +26,7 @@ _INTERRUPTED = 130
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=examples(
+        "gipfel doctor                            what this machine can do, and what is missing",
         "gipfel edf check my-env --here           what is wrong with an environment",
         "gipfel runtime build ~/.gipfel/runtime   the interpreter and server for images",
         "gipfel kernel add my-env                 a kernel in another environment's container",
@@ -40,6 +42,7 @@ def gipfel() -> None:
     """Notebooks on a GPU cluster: environments (EDF), the runtime that is mounted into them, batch jobs."""
 
 
+gipfel.add_command(doctor)
 gipfel.add_command(edf)
 gipfel.add_command(export)
 gipfel.add_command(kernel)

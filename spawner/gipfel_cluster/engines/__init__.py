@@ -3,7 +3,14 @@
 # Not imported from typing, which takes a sandbox as long to import as half of its own modules.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .choice import engine_exists, engine_for, engine_invocation, engine_names, engine_names_here
+    from .choice import (
+        engine_exists,
+        engine_for,
+        engine_invocation,
+        engine_missing,
+        engine_names,
+        engine_names_here,
+    )
     from .protocol import ContainerRequest, Engine, Invocation
 
 __all__ = [
@@ -13,6 +20,7 @@ __all__ = [
     "engine_exists",
     "engine_for",
     "engine_invocation",
+    "engine_missing",
     "engine_names",
     "engine_names_here",
 ]

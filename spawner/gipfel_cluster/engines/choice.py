@@ -48,6 +48,14 @@ def engine_names_here() -> tuple[str, ...]:
     return tuple(name for name in engine_names() if _made(name).missing() is None)
 
 
+def engine_missing(name: str) -> str | None:
+    """Say in one line why this machine can't run an engine, or None; ``name`` is one of `engine_names`."""
+    try:
+        return _made(name).missing()
+    except GipfelError as error:
+        return str(error)
+
+
 def engine_for(edf: Edf, preferred: str = "") -> Engine:
     """Choose the engine for an EDF: the host where it has no image, else the preferred one.
 

@@ -1,0 +1,5 @@
+"""What this machine, cluster, account and environment can do, what is missing, and what to do about it.
+
+`examine.examine` asks every probe of `probes.PROBES` side by side, each within a time limit, about one
+`machine.Machine`. A probe is a small function that returns a `finding.Finding`. `text` prints them.
+"""

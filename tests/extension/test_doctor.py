@@ -1,0 +1,375 @@
+"""``gipfel doctor``: probes on machines that a test makes up, on one that hangs, and on this one."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from gipfel_cluster.scheduler import SlurmPresence
+from gipfel_extension.doctor import cluster, containers, directories, gpus, network, operating, versions
+from gipfel_extension.doctor.examine import Probe, examine
+from gipfel_extension.doctor.finding import Examination, Finding, Subject
+from gipfel_extension.doctor.machine import Answer, Machine, run_here
+from gipfel_extension.doctor.probes import probes
+from gipfel_extension.doctor.text import lines_of, summary
+
+NO_COMMANDS = SlurmPresence(commands=False, problem="Slurm's commands are not on PATH.")
+NO_CONFIGURATION = SlurmPresence(commands=True, problem="Slurm is not configured.")
+CONFIGURED = SlurmPresence(commands=True, source="/etc/slurm/slurm.conf")
+SINFO = (
+    "gpu|gpu*|up|1-00:00:00|4|idle|gpu:gh200:4|gpu:gh200:0|01:00:00|288|857000|\n"
+    "debug|debug|up|00:30:00|1|idle|(null)|(null)|00:10:00|64|257000|\n"
+)
+
+
+class Made:
+    """A machine of a test's own: its commands by their first words, its programs, its files."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.answers: dict[str, Answer] = {}
+        self.programs: set[str] = set()
+        self.presence = NO_COMMANDS
+
+    def file(self, path: str, text: str = "") -> None:
+        there = self.root / path.lstrip("/")
+        there.parent.mkdir(parents=True, exist_ok=True)
+        there.write_text(text)
+
+    def machine(self, *, uid: int = 1000, engines=None, **environment: str) -> Machine:
+        def run(argv):
+            said = " ".join(argv)
+            known = (answer for begins, answer in self.answers.items() if said.startswith(begins))
+            return next(known, Answer(problem=f"{argv[0]} can't be run"))
+
+        return Machine(
+            environment=environment,
+            run=run,
+            which=lambda name: f"/usr/bin/{name}" if name in self.programs else None,
+            slurm=lambda: self.presence,
+            root=self.root,
+            uid=uid,
+            user="ada",
+            home="/home/ada",
+            engines=engines or {},
+            python="python3",
+        )
+
+    def slurm(self) -> None:
+        self.presence = CONFIGURED
+        self.answers |= {
+            "sinfo --version": Answer(output="slurm 24.11.1\n"),
+            "sinfo --noheader": Answer(output=SINFO),
+        }
+
+
+@pytest.fixture
+def made(tmp_path):
+    (tmp_path / "home/ada").mkdir(parents=True)
+    (tmp_path / "tmp").mkdir()
+    return Made(tmp_path)
+
+
+def test_slurm_without_a_configuration_is_no_cluster(made):
+    assert cluster.slurm(made.machine()).status == "not applicable"
+    made.presence = NO_CONFIGURATION
+    found = cluster.slurm(made.machine())
+    assert (found.status, "SLURM_CONF" in found.fix) == ("not applicable", True)
+    # Whoever asks for Slurm by name needs it.
+    assert cluster.slurm(made.machine(GIPFEL_SCHEDULER="slurm")).status == "missing"
+    assert cluster.account(made.machine()).status == "not applicable"
+
+
+@pytest.mark.parametrize(
+    ("answer", "fix"),
+    [
+        (Answer(problem="sinfo did not answer within 10 s"), "scontrol ping"),
+        (Answer(code=1, errors="slurm_load_partitions: Unable to contact slurm controller"), "slurmctld"),
+        (Answer(code=1, errors="error: Munge encode failed: Failed to access socket"), "start munge"),
+    ],
+)
+def test_a_configured_slurm_that_does_not_answer_is_missing(made, answer, fix):
+    made.slurm()
+    made.answers["sinfo --noheader"] = answer
+    found = cluster.slurm(made.machine())
+    assert found.status == "missing"
+    assert answer.why in found.what
+    assert fix in found.fix
+
+
+def test_a_cluster_is_counted_and_its_accounts_named(made):
+    made.slurm()
+    found = cluster.slurm(made.machine())
+    assert (found.status, "gpu, debug: 5 nodes and 16 GPUs" in found.what) == ("ok", True)
+    made.answers["sacctmgr"] = Answer(output="a100|a100||normal|normal|\n")
+    assert "May charge a100; by default a100" in cluster.account(made.machine()).what
+    made.answers["sacctmgr"] = Answer(output="")
+    found = cluster.account(made.machine())
+    assert (found.status, "sacctmgr add user ada" in found.fix) == ("warning", True)
+
+
+def test_in_a_container_the_broker_is_what_counts(made):
+    inside = {"GIPFEL_RUN": "/r", "GIPFEL_ENGINE": "bubblewrap", "GIPFEL_SOCKETS": str(made.root)}
+    asked = probes(made.machine(), operator=False)
+    hidden = [each for each in asked if each.subject.group in {"Cluster", "Containers"}]
+    found = {each.subject.name: each.look(made.machine(**inside)) for each in hidden}
+    assert found.pop("jobs from here").status == "missing"
+    assert {each.status for each in found.values()} == {"not applicable"}
+
+
+def test_only_the_engine_that_was_chosen_is_needed(made):
+    engines = {"bubblewrap": lambda: "bwrap is not here.", "podman": lambda: "podman is not here."}
+    looks = {name: containers.engine(name)[1] for name in engines}
+    machine = made.machine(engines=engines)
+    assert [look(machine).status for look in looks.values()] == ["warning", "not applicable"]
+    assert "apt install bubblewrap" in looks["bubblewrap"](machine).fix
+    machine = made.machine(engines=engines, GIPFEL_ENGINE="podman")
+    assert [look(machine).status for look in looks.values()] == ["not applicable", "missing"]
+    machine = made.machine(engines={**engines, "podman": lambda: None}, GIPFEL_ENGINE="podman")
+    assert looks["podman"](machine).status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("switch", "value", "line"),
+    [
+        ("/proc/sys/user/max_user_namespaces", "0\n", "user.max_user_namespaces=65536"),
+        ("/proc/sys/kernel/unprivileged_userns_clone", "0\n", "kernel.unprivileged_userns_clone=1"),
+        (
+            "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
+            "1\n",
+            "kernel.apparmor_restrict_unprivileged_userns=0",
+        ),
+    ],
+)
+def test_refused_namespaces_come_with_the_line_that_allows_them(made, switch, value, line):
+    made.file(switch, value)
+    made.answers["unshare"] = Answer(code=1, errors="unshare: unshare failed: Operation not permitted")
+    found = containers.namespaces(made.machine())
+    assert (found.status, f"sysctl -w {line}" in found.fix) == ("warning", True)
+    made.answers["unshare"] = Answer()
+    assert containers.namespaces(made.machine()).status == "ok"
+
+
+def test_fuse_and_subordinate_ids(made):
+    assert "modprobe fuse" in containers.fuse(made.machine()).fix
+    made.file("/dev/fuse")
+    assert "apt install squashfuse" in containers.fuse(made.machine()).fix
+    made.programs |= {"squashfuse", "podman"}
+    assert containers.fuse(made.machine()).status == "ok"
+    made.file("/etc/subuid", "ada:100000:65536\n")
+    found = containers.subordinate(made.machine())
+    assert (found.status, "/etc/subgid" in found.what, "usermod" in found.fix) == ("warning", True, True)
+    made.file("/etc/subgid", "1000:100000:65536\n")
+    assert "apt install uidmap" in containers.subordinate(made.machine()).fix
+    made.programs.add("newuidmap")
+    assert containers.subordinate(made.machine()).status == "ok"
+    assert containers.subordinate(made.machine(uid=0)).status == "not applicable"
+
+
+def test_a_runtime_that_was_named_must_be_one(made, tmp_path):
+    found = containers.runtime(made.machine(GIPFEL_RUNTIME=str(tmp_path / "none")))
+    assert (found.status, f"gipfel runtime build {tmp_path}/none" in found.fix) == ("missing", True)
+
+
+def test_gpus_are_opened_in_a_process_of_their_own(made):
+    assert {look(made.machine()).status for look in (gpus.nvml, gpus.profiling, gpus.amd)} == {
+        "not applicable"
+    }
+    made.file("/dev/nvidia0")
+    source = "python3 -m gipfel_extension.doctor.gpu_sources"
+    made.answers[f"{source} nvml"] = Answer(output='{"name": "nvml+gpm", "gpus": ["GH200", "GH200"]}\n')
+    assert gpus.nvml(made.machine()).what == "2 x GH200."
+    assert gpus.profiling(made.machine()).status == "ok"
+    assert gpus.nvml(made.machine(CUDA_VISIBLE_DEVICES="")).status == "not applicable"
+    made.answers[f"{source} nvml"] = Answer(output='{"name": "nvml", "gpus": ["A100"]}\n')
+    found = gpus.profiling(made.machine())
+    assert (found.status, "nvidia-dcgm" in found.fix) == ("warning", True)
+    made.answers[f"{source} nvml"] = Answer(code=-11)
+    assert gpus.nvml(made.machine()).status == "missing"
+    made.answers[f"{source} nvml"] = Answer(output="not JSON")
+    assert gpus.nvml(made.machine()).status == "missing"
+
+
+def test_the_process_that_opens_a_source_says_why_it_can_t(tmp_path):
+    answer = run_here(
+        (sys.executable, "-m", "gipfel_extension.doctor.gpu_sources", "nvml"),
+        {**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        limit=60,
+    )
+    assert json.loads(answer.output).keys() == {"problem", "fix"}, answer
+
+
+def test_directories_are_tried_and_their_file_systems_told_apart(made):
+    made.file(
+        "/proc/self/mounts",
+        "/dev/sda / ext4 rw 0 0\nnas:/h /home nfs4 rw 0 0\nlocal /home/ada/\\040x xfs rw 0 0\n",
+    )
+    found = directories.home(made.machine())
+    assert (found.status, "shared (nfs4)" in found.what) == ("ok", True)
+    assert directories.file_system(made.machine(), Path("/home/ada/ x/y")) == "xfs"
+    # What is made only when it is needed is judged by where it will be.
+    found = directories.runs(made.machine())
+    assert (found.status, "/home/ada/.gipfel/runs: writable" in found.what) == ("ok", True)
+    assert list((made.root / "home/ada").iterdir()) == []
+    assert directories.scratch(made.machine()).status == "not applicable"
+    made.file("/file")
+    found = directories.runs(made.machine(GIPFEL_RUNS="/file"))
+    assert (found.status, "GIPFEL_RUNS" in found.fix) == ("missing", True)
+    assert directories.scratch(made.machine(SCRATCH="/file")).status == "warning"
+    assert "local (ext4)" in directories.local(made.machine()).what
+
+
+def test_ports(made, free_listener):
+    assert network.ports(made.machine()).status == "ok"
+    port = free_listener.getsockname()[1]
+    found = network.ports(made.machine(GIPFEL_SERVER_PORTS=str(port)))
+    assert (found.status, "taken" in found.what) == ("missing", True)
+    found = network.hub(made.machine(JUPYTERHUB_API_URL="http://127.0.0.1:1/hub/api"))
+    assert (found.status, "does not answer" in found.what) == ("missing", True)
+    assert network.browser(made.machine(GIPFEL_PORT="x")).status == "missing"
+
+
+@pytest.fixture
+def free_listener():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener
+
+
+def test_an_old_kernel_and_packages(made):
+    made.file("/proc/sys/kernel/osrelease", "4.18.0-553.el8\n")
+    assert versions.system(made.machine()).status == "warning"
+    made.file("/proc/sys/kernel/osrelease", "6.8.0-generic\n")
+    made.file("/etc/os-release", 'PRETTY_NAME="Made 1"\n')
+    found = versions.system(made.machine())
+    assert (found.status, found.what.startswith("Made 1, kernel 6.8.0-generic")) == ("ok", True)
+    assert versions.packages(made.machine()).status == "ok"
+    made.programs.add("podman")
+    made.answers["/usr/bin/podman"] = Answer(output="podman version 4.3.1\n")
+    assert versions.programs(made.machine()).what == "podman 4.3.1."
+
+
+def test_what_a_hub_needs(made):
+    assert operating.node(made.machine()).status == "missing"
+    made.programs.add("node")
+    for version, status in (("v18.19.0\n", "missing"), ("v22.1.0\n", "ok")):
+        made.answers["/usr/bin/node"] = Answer(output=version)
+        assert operating.node(made.machine()).status == status
+    # On one machine a hub needs neither sudo nor an address.
+    assert (
+        operating.acting(made.machine()).status
+        == operating.address(made.machine()).status
+        == "not applicable"
+    )
+    made.slurm()
+    found = operating.acting(made.machine())
+    assert (found.status, "/etc/sudoers.d/gipfel" in found.fix) == ("missing", True)
+    made.file("/proc/self/status", "CapEff:\t00000000000000c0\n")
+    assert operating.acting(made.machine()).status == "ok"
+    made.answers["hostname"] = Answer(output="10.0.0.5 \n")
+    found = operating.address(made.machine())
+    assert (found.status, "GIPFEL_HUB_IP=10.0.0.5" in found.fix) == ("missing", True)
+    assert operating.address(made.machine(GIPFEL_HUB_IP="10.0.0.5")).status == "ok"
+    assert operating.extending(made.machine()).status == "not applicable"
+    assert operating.extending(made.machine(GIPFEL_EXTEND_BY="1:00:00")).status == "missing"
+    made.answers["sacctmgr"] = Answer(output="Operator\n")
+    assert operating.extending(made.machine(GIPFEL_EXTEND_BY="1:00:00")).status == "ok"
+
+
+def test_a_hubs_state_is_for_its_user_alone(made):
+    made.file("/srv/hub/jupyterhub.sqlite")
+    (made.root / "srv/hub").chmod(0o755)
+    found = operating.state(made.machine(GIPFEL_STATE="/srv/hub"))
+    assert (found.status, found.fix) == ("missing", "chmod 700 /srv/hub")
+    (made.root / "srv/hub").chmod(0o700)
+    assert operating.state(made.machine(GIPFEL_STATE="/srv/hub")).status == "ok"
+
+
+def test_a_probe_that_hangs_or_raises_is_a_finding_and_the_others_answer(made):
+    released = threading.Event()
+    subjects = [Subject(name=name, group="Any") for name in ("hangs", "raises", "answers")]
+
+    def hangs(_machine):
+        released.wait(60)
+        return subjects[0].ok("")
+
+    def raises(_machine):
+        raise RuntimeError("odd")
+
+    looks = (hangs, raises, lambda _machine: subjects[2].ok("here"))
+    began = time.monotonic()
+    found = examine(made.machine(), map(Probe, subjects, looks), seconds=0.2).findings
+    released.set()
+    assert time.monotonic() - began < 30
+    assert [each.status for each in found] == ["missing", "warning", "ok"]
+    assert "no answer within" in found[0].what
+    assert "RuntimeError: odd" in found[1].what
+
+
+def test_a_command_that_hangs_is_ended(tmp_path):
+    program = tmp_path / "sinfo"
+    program.write_text("#!/bin/sh\nexec sleep 600\n")
+    program.chmod(0o755)
+    answer = run_here((str(program),), os.environ, limit=0.3)
+    assert (answer.ok, "did not answer within" in answer.why) == (False, True)
+    assert "can't be run" in run_here((str(tmp_path / "none"),), os.environ).why
+
+
+def test_lines_keep_to_80_columns_and_to_ascii_where_asked():
+    def finding(status):
+        return Finding(name="a name", group="Group", status=status, what="words " * 40, fix="sudo " * 40)
+
+    examination = Examination(findings=tuple(map(finding, ("ok", "missing", "warning", "not applicable"))))
+    lines = [line for line, _ in lines_of(examination, plain=True)]
+    assert max(map(len, lines)) <= 80
+    assert "\n".join(lines).isascii()
+    assert sum("missing: words" in line for line in lines) == 1
+    assert summary(examination) == "Missing: a name. Warnings: 1."
+    assert summary(Examination(findings=())) == "Everything that is needed is here."
+
+
+def test_this_machine_and_then_with_a_slurm_that_is_broken(tmp_path):
+    """The command itself: text and JSON, and exit status 1 with the line that helps."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("sbatch", "sinfo", "sacctmgr", "scontrol"):
+        (programs / name).write_text(
+            '#!/bin/sh\n[ "$1" = --version ] && { echo slurm 24.11.1; exit; }\n'
+            "echo 'slurm_load_partitions: Unable to contact slurm controller' >&2; exit 1\n"
+        )
+        (programs / name).chmod(0o755)
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("GIPFEL_", "SLURM_", "JUPYTER"))
+    }
+    environment = {**kept, "HOME": str(tmp_path), "COLUMNS": "80"}
+
+    def doctor(*words, **more):
+        return subprocess.run(
+            [sys.executable, "-m", "gipfel_extension.cli", "doctor", *words],
+            capture_output=True, text=True, timeout=120, check=False, env={**environment, **more},
+        )  # fmt: skip
+
+    done = doctor("--operator", "--json")
+    assert done.stderr == ""
+    document = json.loads(done.stdout)
+    missing = [each["name"] for each in document["findings"] if each["status"] == "missing"]
+    assert (done.returncode, document["ok"], missing) == (0, True, [])
+    assert {each["group"] for each in document["findings"]} == {
+        *("Cluster", "Containers", "GPUs", "Directories", "Network", "Versions", "Hub")
+    }
+    done = doctor(PATH=f"{programs}:{os.environ['PATH']}", LC_ALL="C.UTF-8")
+    assert done.returncode == 1
+    assert "✗ Slurm" in done.stdout
+    assert "scontrol ping" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("Missing: Slurm.")
+    # A path that is longer than a line is not broken.
+    lines = done.stdout.replace(str(tmp_path), "/home").splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "\x1b" not in done.stdout
