@@ -150,7 +150,7 @@ class EDFSpawner(StartingSpawner):
             self._mark = ""
             return False
         try:
-            found = await scheduler.find(self._mark)
+            found = await scheduler.find(self._mark, self._find_account().user)
         except GipfelError as error:
             self.log.warning("Whether %s has a job is not known yet: %s", self._log_name, error)
             return False

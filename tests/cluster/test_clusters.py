@@ -314,7 +314,9 @@ def test_a_job_ends_by_its_own_user_only(place: Place) -> None:
     try:
         refused = place.broker.ask({"kind": "cancel", "job_id": job, "user": place.other.name})
         assert "refused" in refused["problem"], refused
-        assert place.broker.ask({"kind": "find", "mark": "gipfel-its-own"}) == {"job_id": job}
+        find = {"kind": "find", "mark": "gipfel-its-own", "user": place.user.name}
+        assert place.broker.ask(find) == {"job_id": job}
+        assert place.broker.ask(find | {"user": place.other.name}) == {"job_id": None}
         status = place.broker.ask({"kind": "query", "job_ids": [job]})["jobs"][job]
         assert status["answer"] == "running"
     finally:

@@ -1,5 +1,7 @@
 """Two users at once, on the same node: neither sees the other's data."""
 
+import asyncio
+import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,8 @@ from hub_user import HubUser
 from images import Images
 from one_machine import OneMachine
 from unix_users import UnixUser
+
+from gipfel_cluster.scheduler.slurm import SlurmScheduler
 
 pytestmark = pytest.mark.cluster
 
@@ -191,3 +195,33 @@ def test_a_servers_port_wants_a_token(
     with both[0].kernel() as kernel:
         kinds = kernel.value("__import__('ipykernel').connect.get_connection_info(unpack=True)['transport']")
     assert kinds == "ipc"
+
+
+def test_a_comment_of_one_user_names_no_job_of_another(
+    both: tuple[HubUser, HubUser], plain_users: tuple[UnixUser, UnixUser], cluster: OneMachine
+) -> None:
+    first, second = plain_users
+    slurm = SlurmScheduler(environment={**os.environ, **cluster.environment})
+
+    def comments(user: UnixUser) -> list[str]:
+        # What the attacker sees of the others' jobs.
+        return cluster.call(["squeue", "--noheader", f"--user={user.name}", "--format=%A %k"]).split()
+
+    (job, mark), (_, other) = comments(first), comments(second)
+    prefix, lost = mark.rpartition("-")[0] + "-", f"{mark.rpartition('-')[0]}-feedfacefeedface"
+    comment = f"x\n{job}|{lost}|{first.name}|RUNNING|\n3; id|{lost}|{first.name}|RUNNING|\n{job}|{lost}|"
+    variables = [f"{name}={value}" for name, value in cluster.environment.items()]
+    words = ["sbatch", "--parsable", "--hold", "--output=/dev/null", "--wrap=true"]
+    forged = [
+        second.run("env", *variables, *words, f"--comment={each}").stdout.strip() for each in (comment, mark)
+    ]
+    try:
+        assert all(each.isdecimal() for each in forged)
+        found = asyncio.run(slurm.marked(prefix))
+        assert [each.job_id for each in found if each.user == first.name] == [job]
+        assert {each.mark for each in found} == {mark, other}
+        assert asyncio.run(slurm.find(mark, first.name)) == job
+        assert asyncio.run(slurm.find(lost, first.name)) is None
+    finally:
+        for each in forged:
+            cluster.call(["scancel", each])

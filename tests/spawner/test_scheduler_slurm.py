@@ -258,8 +258,10 @@ class TestReal:
             job = await slurm.submit(request)
             owner = real.call(["squeue", "--noheader", f"--jobs={job}", "--format=%u"]).strip()
             assert owner == "nobody"
-            assert await slurm.find(mark) == job
-            assert await slurm.find(f"{mark}0") is None
+            assert await slurm.find(mark, "nobody") == job
+            assert await slurm.find(mark, "daemon") is None
+            assert await slurm.find(mark, "no-such-user") is None
+            assert await slurm.find(f"{mark}0", "nobody") is None
             await slurm.cancel(job, user="nobody")
             assert (await ended(slurm, job)).state == "CANCELLED"
 

@@ -40,7 +40,7 @@ class FakeScheduler:
         self.cancelled.append(job_id)
         self.statuses[job_id] = ENDED
 
-    async def find(self, mark: str) -> str | None:
+    async def find(self, mark: str, user: str) -> str | None:
         self.looked += 1
         if self.silent:
             raise GipfelError("Silent.")

@@ -41,9 +41,9 @@ class HubBrokerScheduler(BrokerScheduler):
             raise LostJobError(request.mark, request.user, GipfelError(answer.lost, answer.advice))
         return answer.job_id
 
-    async def find(self, mark: str) -> str | None:
-        """The number of the job that was submitted with this mark."""
-        return (await self._ask(FindRequest(mark=mark), FindAnswer)).job_id
+    async def find(self, mark: str, user: str) -> str | None:
+        """Return the number of the job that this user (empty: the broker's) submitted with a mark."""
+        return (await self._ask(FindRequest(mark=mark, user=user), FindAnswer)).job_id
 
     async def marked(self, prefix: str) -> tuple[MarkedJob, ...]:
         """The jobs that wait or run and whose mark begins so."""

@@ -127,8 +127,8 @@ class JobStatus(Frozen):
 class MarkedJob(Frozen):
     """A job that waits or runs; ``mark`` is that of its request, ``user`` its unix user."""
 
-    job_id: str
-    mark: str
+    job_id: Annotated[str, Field(pattern=r"^[0-9]{1,12}$")]
+    mark: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$")]
     user: str
     state: str
 

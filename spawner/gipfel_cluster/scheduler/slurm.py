@@ -1,9 +1,11 @@
 """Slurm through its commands: argv lists, a time limit for each, no shell."""
 
 import contextlib
+import os
 import re
 import time
 from collections.abc import Mapping, Sequence
+from secrets import token_hex
 
 from ..broker.hub.carry import carried
 from ..model import GipfelError, one_line
@@ -13,13 +15,11 @@ from .protocol import JobRequest, JobStatus, LostJobError, MarkedJob, Partition
 from .site import Choices
 from .slurm_answers import (
     JOB_FIELDS,
-    MARK_FIELDS,
-    OWNED_FIELDS,
     TASK_FIELDS,
     SilentSlurmError,
+    mark_format,
     read_address,
     read_jobs,
-    read_marked,
     read_marks,
     refusal,
 )
@@ -164,27 +164,41 @@ class SlurmScheduler:
             self._line = (time.monotonic(), line)
         return self._line[1]
 
-    async def find(self, mark: str) -> str | None:
-        """The number of the job that was submitted with this mark.
+    async def find(self, mark: str, user: str) -> str | None:
+        """Return the number of the job that this user (empty: this process's) submitted with a mark.
 
         Raises
         ------
         GipfelError
             Slurm does not answer.
         """
-        argv = ("squeue", "--noheader", "--states=all", f"--Format={MARK_FIELDS}")
-        return read_marked((await self._run(argv, patience=_PATIENCE)).output, mark)
+        options = ("--states=all", f"--user={user or os.geteuid()}")
+        try:
+            found = await self._ask_marks(mark, *options, patience=_PATIENCE)
+        except GipfelError as error:
+            if "Invalid user" in error.problem:
+                return None
+            raise
+        return next((each.job_id for each in found if each.mark == mark), None)
 
     async def marked(self, prefix: str) -> tuple[MarkedJob, ...]:
-        """The jobs that wait or run and whose mark begins so.
+        """Return the jobs that wait or run and whose mark begins so.
 
         Raises
         ------
         GipfelError
             Slurm does not answer.
         """
-        argv = ("squeue", "--noheader", "--states=PENDING,CONFIGURING,RUNNING", f"--Format={OWNED_FIELDS}")
-        return read_marks((await self._run(argv)).output, prefix)
+        return await self._ask_marks(prefix, "--states=PENDING,CONFIGURING,RUNNING")
+
+    async def _ask_marks(self, prefix: str, *options: str, patience: int = 1) -> tuple[MarkedJob, ...]:
+        secret = token_hex(16)
+        # Not as an argument: those of a process can be read by every user of its machine, who could then
+        # change the comment of a job before Slurm's controller is asked.
+        variables = {"SQUEUE_FORMAT2": mark_format(secret)}
+        argv = ("squeue", "--noheader", *options)
+        result = await self._run(argv, variables=variables, patience=patience)
+        return read_marks(result.output, prefix, secret)
 
     async def cancel(self, job_id: str, *, user: str = "") -> None:
         """Cancel with ``scancel`` as the job's user; returns before the job has ended."""
@@ -234,18 +248,19 @@ class SlurmScheduler:
         *,
         user: str = "",
         environment: Mapping[str, str] | None = None,
+        variables: Mapping[str, str] | None = None,
         given: str = "",
         patience: int = 1,
     ) -> CommandResult:
+        """Run one of Slurm's commands, with a job's environment or, for a question, some variables."""
         program = argv[0]
         if environment is not None and self._carrier:
             argv, given, environment = (*self._carrier, *argv), carried(environment) + given, None
         full = (*acting_as(user, self._exec_prefix), *argv)
         limit = self._limit * patience
+        environment = environment or {**self._environment, **(variables or {})}
         try:
-            result = await run_command(
-                full, environment=environment or self._environment, limit=limit, given=given
-            )
+            result = await run_command(full, environment=environment, limit=limit, given=given)
         except TimeoutError as error:
             raise SilentSlurmError(f"Slurm did not answer within {limit:g} s ({program}).") from error
         if result.code != 0:

@@ -2,6 +2,8 @@
 
 from datetime import datetime
 
+from pydantic import ValidationError
+
 from ..model import GipfelError, one_line
 from .gres import parse_gpus
 from .hostlist import expand_hostlist
@@ -19,10 +21,7 @@ JOB_FIELDS = ",".join(
 )
 #: The same for tasks of job arrays; asked with ``--array``, which gives each task a line.
 TASK_FIELDS = JOB_FIELDS.replace("JobID:|", "JobArrayID:|", 1)
-#: squeue's fields for `read_marked`.
-MARK_FIELDS = "JobID:|,Comment:|"
-#: squeue's fields for `read_marks`.
-OWNED_FIELDS = "JobID:|,Comment:|,UserName:|,State:|"
+_MARK_FIELDS = ("JobID", "Comment", "UserName", "State")
 
 _ADVICE = (
     ("invalid partition", "Pick another partition."),
@@ -83,23 +82,26 @@ def read_jobs(output: str) -> dict[str, JobStatus]:
     return jobs
 
 
-def read_marked(output: str, mark: str) -> str | None:
-    """The number of the job whose comment is ``mark``, in ``squeue --Format=MARK_FIELDS``."""
-    for line in output.splitlines():
-        job_id, _, rest = line.partition("|")
-        if mark and rest.rstrip("|").strip() == mark:
-            return job_id.strip()
-    return None
+def mark_format(secret: str) -> str:
+    """Return squeue's format for `read_marks`, which ends every field with ``secret``."""
+    return ",".join(f"{field}:|{secret}" for field in _MARK_FIELDS)
 
 
-def read_marks(output: str, prefix: str) -> tuple[MarkedJob, ...]:
-    """The jobs of ``squeue --Format=OWNED_FIELDS`` whose comment begins with ``prefix``."""
+def read_marks(output: str, prefix: str, secret: str) -> tuple[MarkedJob, ...]:
+    """The jobs of squeue's answer in `mark_format` whose comment begins with ``prefix``.
+
+    A comment is its user's, who may have put a newline and what looks like another job into it: only what
+    nobody but the asking process knows tells where a field ends.
+    """
     found = []
-    for line in output.splitlines():
-        fields = [field.strip() for field in line.split("|")]
-        if len(fields) >= 4 and fields[0][:1].isdecimal() and fields[1].startswith(prefix):
-            job_id, mark, user, state = fields[:4]
-            found.append(MarkedJob(job_id=job_id, mark=mark, user=user, state=state))
+    fields = [field.strip() for field in output.split(f"|{secret}")]
+    for first in range(0, len(fields) - len(_MARK_FIELDS), len(_MARK_FIELDS)):
+        job_id, mark, user, state = fields[first : first + len(_MARK_FIELDS)]
+        if mark.startswith(prefix):
+            try:
+                found.append(MarkedJob(job_id=job_id, mark=mark, user=user, state=state))
+            except ValidationError:
+                continue
     return tuple(found)
 
 

@@ -13,10 +13,10 @@ _LOOKS = 3
 
 @runtime_checkable
 class MarkFinder(Protocol):
-    """A scheduler that finds a job by the mark of its request."""
+    """A scheduler that finds a job by the mark and the user of its request."""
 
-    async def find(self, mark: str) -> str | None:
-        """The job's number; None where there is no such job."""
+    async def find(self, mark: str, user: str) -> str | None:
+        """The number of this unix user's job; None where there is no such job."""
 
 
 class LettingGo:
@@ -61,7 +61,7 @@ class LettingGo:
 
     async def _find(self, finder: MarkFinder, mark: str, user: str, looks: int) -> None:
         try:
-            job_id = await finder.find(mark)
+            job_id = await finder.find(mark, user)
             if job_id is not None:
                 self._log.warning("Job %s was submitted while Slurm was silent; it is cancelled.", job_id)
                 await self._scheduler.cancel(job_id, user=user)

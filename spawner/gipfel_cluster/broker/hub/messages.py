@@ -24,10 +24,11 @@ class CancelAsRequest(CancelRequest):
 
 
 class FindRequest(Request):
-    """The job that was submitted with a mark."""
+    """The job that a user (empty: the broker's own) submitted with a mark."""
 
     kind: Literal["find"] = "find"
     mark: Annotated[Line, Field(pattern=r"^[A-Za-z0-9-]{8,64}$")]
+    user: User = ""
 
 
 class MarkedRequest(Request):

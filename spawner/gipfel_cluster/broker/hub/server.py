@@ -50,8 +50,8 @@ _HOSTS_OWN = ("PATH", "LD_LIBRARY_PATH", *SLURM_VARIABLES)
 class HubScheduler(Scheduler, SiteFacts, Protocol):
     """A scheduler that can do all that a hub wants of it."""
 
-    async def find(self, mark: str) -> str | None:
-        """The number of the job with this mark."""
+    async def find(self, mark: str, user: str) -> str | None:
+        """The number of the user's job with this mark."""
 
     async def marked(self, prefix: str) -> tuple[MarkedJob, ...]:
         """The jobs whose mark begins so."""
@@ -132,8 +132,8 @@ class HubBroker(Server):
         match request:
             case QueryRequest(job_ids=job_ids):
                 answer = QueryAnswer(jobs=await scheduler.query(job_ids))
-            case FindRequest(mark=mark):
-                answer = FindAnswer(job_id=await scheduler.find(mark))
+            case FindRequest(mark=mark, user=user):
+                answer = FindAnswer(job_id=await scheduler.find(mark, user))
             case MarkedRequest(prefix=prefix):
                 answer = MarkedAnswer(jobs=await scheduler.marked(prefix))
             case AddressRequest(node=node):
