@@ -139,6 +139,15 @@ def test_each_scope_opens_its_own_door(hub: HubProcess, api: Callable[[str], Api
     }
 
 
+def test_no_user_takes_the_name_of_a_service(hub: HubProcess, api: Callable[[str], Api]) -> None:
+    vouched, taker = Api(hub, "a-token-of-the-operators-own-runs"), api("service:gipfel-vouched")
+    assert vouched.post("reports", report("nid010", verdict="pass", codes=[])).status_code == 201
+    for answer in (taker.delete("reports"), taker.post("reports", report("nid010"))):
+        assert answer.status_code == 403
+        assert "'service:'" in answer.json()["message"]
+    assert vouched.delete("reports").json() == {"deleted": 1}
+
+
 def test_a_report_is_taken_once_and_what_is_none_is_refused(api: Callable[[str], Api]) -> None:
     ada, sent = api("ada"), report("nid009", type="ecc", check="ecc", codes=[])
     assert [ada.post("reports", sent).status_code for _ in range(2)] == [201, 200]

@@ -16,6 +16,10 @@ _POLICY = (
 )
 
 
+# Before the name of a service, where senders are written down.
+_SERVICE = "service:"
+
+
 class Problem(HTTPError):  # noqa: N818 - an answer
     """An answer that says in one sentence what is wrong."""
 
@@ -48,7 +52,14 @@ class RegistryHandler(HubOAuthenticated, RequestHandler):
     def who(self) -> str:
         """The hub's name of who asks; of a service with its kind, so that no user takes it."""
         model = self.current_user
-        return str(model["name"]) if model["kind"] == "user" else f"service:{model['name']}"
+        return str(model["name"]) if model["kind"] == "user" else f"{_SERVICE}{model['name']}"
+
+    def before(self) -> int:
+        """Return the query's ``before``, the number of a step; 0 without one."""
+        given = self.get_query_argument("before", "0")
+        if not (given.isascii() and given.isdecimal() and len(given) <= 18):
+            raise Problem(400, "before is the number of a step.")
+        return int(given)
 
     def has_scope(self, scope: str) -> bool:
         """Whether who asks has one more scope."""
@@ -70,8 +81,11 @@ class RegistryHandler(HubOAuthenticated, RequestHandler):
             403: nobody the hub knows, no scope, or a form of another page.
         """
         await self.hub_auth.get_user(self, sync=False)
-        if not self.current_user:
+        model = self.current_user
+        if not model:
             await self.refuse()
+        elif model["kind"] == "user" and model["name"].startswith(_SERVICE):
+            raise Problem(403, f"A user whose name begins with {_SERVICE!r} can't use the registry.")
         if self.request.method not in {"GET", "HEAD"}:
             self.check_xsrf_cookie()
 
