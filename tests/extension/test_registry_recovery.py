@@ -1,6 +1,8 @@
 """The registry on SQLite and on a real PostgreSQL: what is proposed, and what reaches nodes."""
 
+import asyncio
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,8 @@ import pytest
 
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.registry.records import Refused, Sender
+from gipfel_extension.registry.recovery.backlog import Backlog
+from gipfel_extension.registry.recovery.cases import open_cases, steps, waiting_steps
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -134,3 +138,59 @@ def test_a_notice_reaches_the_sites_command(run_site: Any, tmp_path: Path) -> No
         assert ("registry", "notify", "sent") in await site.audit()
 
     run_site(story, notify=["/bin/sh", "-c", 'cat >"$0"', str(tmp_path / "notice")])
+
+
+def test_two_users_who_invent_nodes_stop_no_operator(run_site: Any) -> None:
+    async def story(site: Site) -> None:
+        ask = site.registry.ask
+        await site.send("service:ops", "n001", vouched=True)
+        (drain,) = await site.waiting()
+        for user in ("ada", "bob"):
+            report = site.report(*(f"x{number}" for number in range(2000)), job=user)
+            assert await site.registry.receive(report, Sender(name=user))
+        settled = asyncio.create_task(site.registry.settled())
+        await site.registry.recovery.decide(drain.id, "dismiss", "olga")
+        assert not settled.done(), "the decision waited for the whole list"
+        await settled
+        assert await ask(open_cases) == 6
+        assert (await site.audit())[-1] == (
+            "registry", "limit", "7 cases were opened within an hour, and 7 are allowed.",
+        )  # fmt: skip
+        opened = [words for _, event, words in await site.audit() if event == "open"]
+        assert opened[-1].endswith(", reported by ada, bob")
+        # What is vouched for is heard all the same, and no step is out of reach.
+        await site.send("service:ops", "n002", vouched=True)
+        assert await ask(open_cases) == await ask(waiting_steps) == 7
+        newest = await ask(lambda session: steps(session, waiting=True, limit=4))
+        older = await ask(lambda session: steps(session, waiting=True, before=newest[-1].id))
+        assert newest[0].node == "n002"
+        assert len({each.id for each in (*newest, *older)}) == 7
+
+    run_site(story, cases_per_hour=7)
+
+
+def test_nodes_that_the_scheduler_does_not_have_open_no_case(run_site: Any) -> None:
+    async def story(site: Site) -> None:
+        for user in ("ada", "bob"):
+            await site.send(user, "n007", "invented")
+        assert [each.node for each in await site.waiting()] == ["n007"]
+
+    run_site(story, drain=DRAIN)
+
+
+def test_the_end_of_the_service_waits_for_no_long_list() -> None:
+    async def run() -> None:
+        begun: list[str] = []
+
+        async def consider(_cluster: str, nodes: Sequence[str]) -> None:
+            begun.extend(nodes)
+            await asyncio.Event().wait()
+
+        backlog = Backlog(consider)
+        backlog.add("alps", [f"x{number}" for number in range(2000)])
+        await asyncio.sleep(0)
+        await asyncio.wait_for(backlog.close(0.01), 10)
+        await asyncio.wait_for(backlog.settled(), 10)
+        assert 0 < len(begun) < 200
+
+    asyncio.run(run())

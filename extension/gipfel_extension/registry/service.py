@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from sqlalchemy import Engine
@@ -14,13 +14,15 @@ from gipfel_cluster.model import GipfelError
 
 from ..vetting.history.share import SharedReport
 from .records import Refused, Sender, audit, check_report, forget, nodes_of, store_report, withdraw
-from .recovery.cases import nodes_to_consider
+from .recovery.backlog import Backlog
 from .recovery.engine import Recovery
 from .recovery.nodes import Nodes
 from .rules.model import Rule
 from .settings import Settings
 
 _T = TypeVar("_T")
+# A step under way, such as a drain that has reached Slurm, is written down before the end.
+_PATIENCE_S = 5.0
 
 _log = logging.getLogger("gipfel-registry")
 
@@ -50,8 +52,8 @@ class Registry:
         self._nodes = nodes
         self._clock = clock
         self._sending: set[str] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
         self.recovery = Recovery(self._sessions, self.rules, settings, nodes, clock)
+        self._backlog = Backlog(self._consider)
 
     async def ask(self, question: Callable[[Session], _T]) -> _T:
         """Answer a question from the database without holding up other requests."""
@@ -88,15 +90,16 @@ class Registry:
 
         new = await self.ask(store)
         if new:
-            task = asyncio.create_task(self._consider(report.record.cluster, nodes_of(report)))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._backlog.add(report.record.cluster, nodes_of(report))
         return new
 
     async def settled(self) -> None:
         """Wait until rules have looked at everything that was received."""
-        while self._tasks:
-            await asyncio.gather(*self._tasks)
+        await self._backlog.settled()
+
+    async def close(self) -> None:
+        """Stop applying rules; nodes that still waited are looked at after their next report."""
+        await self._backlog.close(_PATIENCE_S)
 
     async def withdraw(self, reporter: str) -> int:
         """Delete what somebody sent; returns how many reports.
@@ -136,10 +139,9 @@ class Registry:
             raise Refused(403, f"Job {record.job} is not yours, or does not have these nodes.")
         return True
 
-    async def _consider(self, cluster: str, nodes: Iterable[str]) -> None:
+    async def _consider(self, cluster: str, nodes: Sequence[str]) -> None:
         try:
-            worth = await self.ask(lambda session: nodes_to_consider(session, cluster, nodes))
-            await self.recovery.consider(cluster, worth)
+            await self.recovery.consider_reported(cluster, nodes)
         except (SQLAlchemyError, GipfelError, OSError):
             # The report is stored; what rules make of it is tried again with the next one.
             _log.exception("Rules could not be applied to nodes of %s.", cluster)

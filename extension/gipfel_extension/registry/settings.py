@@ -59,6 +59,9 @@ class Settings(Frozen):
         and only those that were confirmed count for rules. Needs the hub's user names to be those of Slurm.
     reports_per_hour
         Of one user, at most.
+    cases_per_hour, open_cases
+        How many cases may be opened within an hour, and be open at once: of more, only those are opened that
+        a vouched report speaks for. Two users who report what isn't there can fill no more than this.
     keep_days
         How long results and the audit are kept.
     rules
@@ -71,6 +74,8 @@ class Settings(Frozen):
     clusters: tuple[Line, ...] = ()
     confirm_jobs: bool = False
     reports_per_hour: int = Field(30, ge=1, le=100_000)
+    cases_per_hour: int = Field(100, ge=1, le=100_000)
+    open_cases: int = Field(500, ge=1, le=100_000)
     keep_days: float = Field(180, gt=0, le=36_500)
     rules: tuple[Path, ...] = ()
     notify: Command = ()

@@ -123,8 +123,9 @@ class StepsHandler(ApiHandler):
     scopes = {"GET": scopes.OPERATE}  # noqa: RUF012
 
     async def get(self) -> None:
-        """Newest first."""
-        waiting = await self.registry.ask(lambda session: steps(session, waiting=True))
+        """Newest first, 200 at most; with ``?before=`` those that are older than the step of this number."""
+        before = self.before()
+        waiting = await self.registry.ask(lambda session: steps(session, waiting=True, before=before))
         self.reply({"steps": [each.model_dump() for each in waiting]})
 
 

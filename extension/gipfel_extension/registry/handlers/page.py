@@ -11,7 +11,7 @@ from gipfel_cluster.model import Frozen, GipfelError
 
 from .. import queries, scopes
 from ..grid import Grid, grid
-from ..recovery.cases import StepView, steps
+from ..recovery.cases import MOST_STEPS, StepView, steps, waiting_steps
 from .base import PageHandler, Problem
 
 _DAY_NS = 86400 * 10**9
@@ -50,20 +50,28 @@ class OverviewHandler(PageHandler):
         self.redirect(self.settings["prefix"], status=303)
 
     async def _show(self, *, refused: str = "") -> None:
-        given = self.get_query_argument("cluster", "")
+        given, before = self.get_query_argument("cluster", ""), self.before()
 
-        def ask(session: Session) -> tuple[list[StepView], list[str], str, Grid]:
+        def ask(session: Session) -> tuple[list[str], str, Grid]:
             names = list(queries.clusters(session))
             chosen = given if given in names else (names[0] if names else "")
             since = time.time_ns() - _GRID_DAYS * _DAY_NS
-            return list(steps(session, waiting=True)), names, chosen, grid(session, chosen, since_ns=since)
+            return names, chosen, grid(session, chosen, since_ns=since)
 
-        waiting, names, chosen, table = await self.registry.ask(ask)
+        def ask_steps(session: Session) -> tuple[list[StepView], int, str]:
+            shown = list(steps(session, waiting=True, before=before))
+            return shown, waiting_steps(session), self.registry.recovery.refusal_of_cases(session)
+
+        names, chosen, table = await self.registry.ask(ask)
+        waiting, all_waiting, full = await self.registry.ask(ask_steps)
         rules = {rule.name: rule for rule in self.registry.rules}
         self.show(
             "overview.html",
             who=self.who,
             waiting=waiting,
+            all_waiting=all_waiting,
+            before=before,
+            full=full,
             clusters=names,
             cluster=chosen,
             grid=table,
@@ -95,10 +103,11 @@ class AuditPageHandler(PageHandler):
     scopes = {"GET": scopes.OPERATE}  # noqa: RUF012
 
     async def get(self) -> None:
-        """The last 200 lines, and every step with what became of it."""
+        """The last 200 lines, and 200 steps with what became of them."""
+        before = self.before()
 
         def ask(session: Session) -> tuple[tuple[queries.Done, ...], list[StepView]]:
-            return queries.last_done(session), list(steps(session, waiting=False))
+            return queries.last_done(session), list(steps(session, waiting=False, before=before))
 
         done, decided = await self.registry.ask(ask)
-        self.show("audit.html", who=self.who, done=done, steps=decided)
+        self.show("audit.html", who=self.who, done=done, steps=decided, before=before, most=MOST_STEPS)

@@ -20,7 +20,11 @@ from ..schema import CaseRow, ReportRow, ResultRow, StepRow
 StepState = Literal["proposed", "done", "dry_run", "dismissed"]
 #: Who acts where no person does.
 REGISTRY = "registry"
+#: Of one page, and of one answer of the API.
+MOST_STEPS = 200
 _PIECE = 500
+_WAITING = (StepRow.state == "proposed", CaseRow.closed_ns.is_(None))
+_MOST_NAMED = 10
 
 
 class StepView(Frozen):
@@ -75,7 +79,7 @@ def open_step(
         case = CaseRow(key=key, cluster=cluster, node=node, rule=rule.name, opened_ns=now_ns, closed_ns=None)
         session.add(case)
         session.flush()
-        words = f"{rule.title} ({rule.name}, case {key})"
+        words = f"{rule.title} ({rule.name}, case {key}), reported by {_reporters(proposal)}"
         audit(session, "open", words, actor=REGISTRY, cluster=cluster, node=node, at_ns=now_ns)
     text = written(proposal.step, rule, proposal.evidence, cluster=cluster, node=node, key=case.key)
     step = StepRow(
@@ -96,6 +100,12 @@ def open_step(
     return step
 
 
+def _reporters(proposal: Proposal) -> str:
+    names = sorted({each.reporter for each in proposal.evidence})
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more
+
+
 def decide(session: Session, step: StepRow, state: StepState, outcome: str, *, by: str, now_ns: int) -> None:
     """Write down what became of a step."""
     step.state, step.outcome, step.decided_by, step.decided_ns = state, outcome[:1000], by, now_ns
@@ -110,6 +120,18 @@ def close(session: Session, case: CaseRow, *, by: str, now_ns: int) -> None:
     audit(session, "close", f"case {case.key}", actor=by, cluster=case.cluster, node=case.node, at_ns=now_ns)
 
 
+def opened_since(session: Session, since_ns: int) -> int:
+    """Return how many cases were opened since then."""
+    query = select(func.count()).select_from(CaseRow).where(CaseRow.opened_ns > since_ns)
+    return session.scalar(query) or 0
+
+
+def open_cases(session: Session) -> int:
+    """Return how many cases are open."""
+    query = select(func.count()).select_from(CaseRow).where(CaseRow.closed_ns.is_(None))
+    return session.scalar(query) or 0
+
+
 def drained_since(session: Session, since_ns: int, *, dry_run: bool) -> int:
     """How many nodes this registry drained since then; dry runs count among dry runs."""
     states = ("done", "dry_run") if dry_run else ("done",)
@@ -119,12 +141,23 @@ def drained_since(session: Session, since_ns: int, *, dry_run: bool) -> int:
     return session.scalar(query) or 0
 
 
-def steps(session: Session, *, waiting: bool, limit: int = 200) -> Sequence[StepView]:
-    """Steps, newest first: those that wait for a person, or all."""
+def steps(session: Session, *, waiting: bool, before: int = 0, limit: int = MOST_STEPS) -> Sequence[StepView]:
+    """Return steps, newest first: those that wait for a person, or all.
+
+    ``before`` is the number of a step: only older ones are returned then.
+    """
     query = select(StepRow).join(CaseRow).order_by(StepRow.id.desc()).limit(limit)
+    if before:
+        query = query.where(StepRow.id < before)
     if waiting:
-        query = query.where(StepRow.state == "proposed", CaseRow.closed_ns.is_(None))
+        query = query.where(*_WAITING)
     return [view(row) for row in session.scalars(query)]
+
+
+def waiting_steps(session: Session) -> int:
+    """Return how many steps wait for a person."""
+    query = select(func.count()).select_from(StepRow).join(CaseRow).where(*_WAITING)
+    return session.scalar(query) or 0
 
 
 def view(row: StepRow) -> StepView:
@@ -147,10 +180,13 @@ def view(row: StepRow) -> StepView:
     )
 
 
-def nodes_to_consider(session: Session, cluster: str, nodes: Iterable[str]) -> list[str]:
-    """Those of the nodes that a rule can have something to say about, so that forged names cost little.
+def nodes_to_consider(
+    session: Session, cluster: str, nodes: Iterable[str], *, vouched_only: bool = False
+) -> list[str]:
+    """Return the nodes that a rule can have something to say about, so that forged names cost little.
 
-    They have an open case, or bad results of two users or of one that is vouched for.
+    They have an open case, or bad results of one user that is vouched for or, unless ``vouched_only``, of two
+    others.
     """
     wanted = list(nodes)
     found: set[str] = set()
@@ -164,13 +200,14 @@ def nodes_to_consider(session: Session, cluster: str, nodes: Iterable[str]) -> l
             )
         )
         vouched = func.max(sql_case((ReportRow.vouched, 1), else_=0))
+        several = func.count(distinct(ReportRow.reporter)) > 1
         found |= set(
             session.scalars(
                 select(ResultRow.node)
                 .join(ReportRow)
                 .where(ResultRow.cluster == cluster, ResultRow.node.in_(piece), ResultRow.verdict != "pass")
                 .group_by(ResultRow.node)
-                .having((func.count(distinct(ReportRow.reporter)) > 1) | (vouched > 0))
+                .having((vouched > 0) if vouched_only else (vouched > 0) | several)
             )
         )
     return sorted(found)

@@ -16,7 +16,7 @@ from gipfel_cluster.scheduler.command import run_command
 
 from ..queries import statements
 from ..records import audit
-from ..rules.evaluate import next_step
+from ..rules.evaluate import Proposal, next_step
 from ..rules.model import Action, Rule
 from ..schema import StepRow
 from ..settings import Settings
@@ -28,11 +28,14 @@ from .cases import (
     decide,
     drained_since,
     last_cases,
+    nodes_to_consider,
+    open_cases,
     open_step,
+    opened_since,
     so_far,
     view,
 )
-from .limits import drain_refusal, resume_refusal
+from .limits import case_refusal, drain_refusal, resume_refusal
 from .nodes import Nodes, NodeState, as_typed
 
 _HOUR_NS = 3600 * 10**9
@@ -44,7 +47,7 @@ _log = logging.getLogger("gipfel-registry")
 
 
 class Recovery:
-    """The one that proposes and does; one at a time, so that limits hold.
+    """The one that proposes and does; one node at a time, so that limits hold.
 
     Parameters
     ----------
@@ -68,12 +71,40 @@ class Recovery:
         self._nodes = nodes
         self._clock = clock
         self._lock = asyncio.Lock()
+        self._refused_ns = 0
+
+    async def consider_reported(self, cluster: str, nodes: Sequence[str]) -> None:
+        """Apply the rules to those of the nodes that can matter, after a report of them."""
+        known = await self._known(cluster)
+        named = [each for each in nodes if known is None or each in known]
+
+        def worth(session: Session) -> list[str]:
+            full = bool(self.refusal_of_cases(session))
+            return nodes_to_consider(session, cluster, named, vouched_only=full)
+
+        await self.consider(cluster, await self._in_thread(worth))
 
     async def consider(self, cluster: str, nodes: Iterable[str]) -> None:
         """See what the rules make of these nodes now, and do what needs no person."""
-        async with self._lock:
-            for node in nodes:
+        for node in nodes:
+            # Taken for each node: an operator who decides meanwhile waits for one of them.
+            async with self._lock:
                 await self._carry_on(cluster, node)
+
+    def refusal_of_cases(self, session: Session) -> str:
+        """Return why users' reports open no more cases now; empty where they do."""
+        opened = opened_since(session, self._clock() - _HOUR_NS)
+        return case_refusal(self._settings, opened_last_hour=opened, open_now=open_cases(session))
+
+    async def _known(self, cluster: str) -> frozenset[str] | None:
+        """Return the nodes that the scheduler has; None of a cluster that it says nothing about."""
+        if not cluster or cluster != self._settings.drain.cluster:
+            return None
+        try:
+            return frozenset(await self._nodes.states())
+        except GipfelError as error:
+            _log.warning("The nodes of %s are not known: %s", cluster, error)
+            return None
 
     async def decide(self, step_id: int, decision: Literal["approve", "dismiss"], by: str) -> StepView:
         """Do what an operator approved, or close the case that they dismissed.
@@ -189,6 +220,8 @@ class Recovery:
                     if case is not None:
                         close(session, case, by=REGISTRY, now_ns=now)
                     break
+                if proposal.position == 0 and self._is_one_too_many(session, proposal):
+                    break
                 row = open_step(session, rule, proposal, case, cluster=cluster, node=node, now_ns=now)
                 case = row.case
                 if proposal.step.action in _AT_ONCE:
@@ -198,6 +231,17 @@ class Recovery:
                     proposed.append((rule, view(row)))
                     break
         return proposed
+
+    def _is_one_too_many(self, session: Session, proposal: Proposal) -> bool:
+        """Whether no case may be opened for this, which is written down once an hour."""
+        refusal = self.refusal_of_cases(session)
+        if not refusal or any(each.vouched for each in proposal.evidence):
+            return False
+        now = self._clock()
+        if now - self._refused_ns > _HOUR_NS:
+            self._refused_ns = now
+            audit(session, "limit", refusal, actor=REGISTRY, at_ns=now)
+        return True
 
     def _waiting(self, session: Session, step_id: int) -> StepView:
         row = _row(session, step_id)

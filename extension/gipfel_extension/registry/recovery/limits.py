@@ -1,9 +1,20 @@
-"""Whether a node may be drained now: what keeps a bad rule from emptying the cluster."""
+"""Whether a node may be drained now, and a case be opened: what bounds a bad rule and a flood of reports."""
 
 from collections.abc import Mapping
 
-from ..settings import DrainSettings
+from ..settings import DrainSettings, Settings
 from .nodes import NodeState
+
+
+def case_refusal(settings: Settings, *, opened_last_hour: int, open_now: int) -> str:
+    """Return why users' reports open no more cases now, in one sentence; empty where they do."""
+    if opened_last_hour >= settings.cases_per_hour:
+        return (
+            f"{opened_last_hour} cases were opened within an hour, and {settings.cases_per_hour} are allowed."
+        )
+    if open_now >= settings.open_cases:
+        return f"{open_now} cases are open, and {settings.open_cases} are allowed."
+    return ""
 
 
 def drain_refusal(
