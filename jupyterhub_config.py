@@ -158,13 +158,18 @@ c.EDFSpawner.extend_by = os.environ.get("GIPFEL_EXTEND_BY", "")
 # Off as it stands: a server without a busy kernel, GPU or CPU work, a job step or a saved file for this many
 # seconds is stopped, after ten minutes of warning in the lab. The page of servers tells the GPU hours saved.
 services, roles = [], []
+# Services end with their hub, however it ends: a next one starts them again, on the same ports.
+with_hub = f"--with-parent={os.getpid()}"
 c.EDFSpawner.idle_limit = int(os.environ.get("GIPFEL_IDLE_LIMIT", "0"))
 c.EDFSpawner.idle_warning = int(os.environ.get("GIPFEL_IDLE_WARNING", "600"))
 if c.EDFSpawner.idle_limit:
     services.append(
         {
             "name": "gipfel-culling",
-            "command": [sys.executable, "-m", "gipfel_spawner.leaving.culling", "--every", "30"],
+            "command": [
+                *(sys.executable, "-m", "gipfel_spawner.leaving.culling", "--every", "30"),
+                with_hub,
+            ],
         }
     )
     scopes = ["list:users", "read:servers", "delete:servers"]
@@ -184,7 +189,7 @@ if os.environ.get("GIPFEL_REGISTRY"):
             "name": name,
             "url": f"http://{hub_ip}:{registry_port}",
             "command": [
-                *(sys.executable, "-m", "gipfel_extension.registry"),
+                *(sys.executable, "-m", "gipfel_extension.registry", with_hub),
                 *(["--config", settings] if settings else []),
             ],
             "cwd": str(state),

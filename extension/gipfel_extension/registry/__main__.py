@@ -15,6 +15,7 @@ from tornado.httpserver import HTTPServer
 from tornado.ioloop import PeriodicCallback
 
 from gipfel_cluster.model import GipfelError
+from gipfel_cluster.parent import end_with_parent
 from gipfel_cluster.scheduler.slurm_presence import SLURM_VARIABLES
 
 from .app import make_app
@@ -36,8 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until the hub ends the service."""
     parser = argparse.ArgumentParser(prog="python -m gipfel_extension.registry", description=main.__doc__)
     parser.add_argument("--config", type=Path, help="a YAML file; the registry's README lists its keys")
+    parser.add_argument("--with-parent", type=int, help="end with the parent process, which has this id")
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
+    if given.with_parent:
+        end_with_parent(given.with_parent)
     try:
         asyncio.run(serve(given.config, os.environ))
     except GipfelError as error:
@@ -87,7 +91,7 @@ async def serve(config: Path | None, environment: Mapping[str, str]) -> None:
     await ended.wait()
     sweeper.stop()
     server.stop()
-    await registry.settled()
+    await registry.close()
     engine.dispose()
 
 

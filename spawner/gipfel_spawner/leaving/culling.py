@@ -17,6 +17,8 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gipfel_cluster.parent import end_with_parent
+
 _ANSWER_S = 60.0
 
 _log = logging.getLogger("gipfel-culling")
@@ -75,7 +77,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m gipfel_spawner.leaving.culling", description=main.__doc__
     )
     parser.add_argument("--every", type=float, default=60.0, help="seconds between two rounds")
+    parser.add_argument("--with-parent", type=int, help="end with the parent process, which has this id")
     given = parser.parse_args(arguments)
+    if given.with_parent:
+        end_with_parent(given.with_parent)
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
     if "JUPYTERHUB_API_TOKEN" not in os.environ:
         _log.error("This is a service of a hub: JUPYTERHUB_API_TOKEN is not set.")
