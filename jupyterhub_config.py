@@ -127,6 +127,9 @@ c.EDFSpawner.state_folder = str(state)
 #     "alps-debug": {"environment": {"SLURM_CONF": "/etc/slurm/alps.conf"}, "partitions": ["debug"]},
 #     "bristen": {"scheduler": "broker", "broker_socket": "/run/gipfel/bristen", "engine": "ce"},
 # }
+# The lab's debugger listens on a port of the node without a secret: whoever connects to it runs code as the
+# user of the notebook. It is off; where every node has one user at a time, "GIPFEL_DEBUGGER": "1" in
+# c.EDFSpawner.environment brings it back.
 # Several servers of one user at once, each in an environment of its own.
 c.JupyterHub.allow_named_servers = True
 # What the form offers for one click; every option of the form may stand here, 'edf' among them.

@@ -20,6 +20,7 @@ from gipfel_cluster.ports import PORTS_VARIABLE, PortRange, hold_port
 from .cli.in_terminals import prepare_terminals
 from .hub_post import post_to_hub
 from .kernels import offer_image_kernel
+from .kernels.private_specs import private
 
 _ANSWER_S = 30.0
 _PATIENCE_S = 300.0
@@ -27,12 +28,17 @@ _PAUSE_S = 1.0
 
 
 class HeldSocketServerApp(ServerApp):
-    """A server on sockets that were bound before it started.
+    """A server on sockets that were bound before it started, whose kernels open no ports.
 
     Choosing a port, closing it and binding it again is a race that another process on the node can win.
     """
 
     held: ClassVar[Sequence[socket.socket]] = ()
+
+    def init_configurables(self) -> None:
+        """Make the server's parts, with the kernelspecs of a shared node."""
+        self.kernel_spec_manager_class = private(self.kernel_spec_manager_class)
+        super().init_configurables()
 
     def _find_http_port(self) -> None:
         """Nothing to find: the port is held."""

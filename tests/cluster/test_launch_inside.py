@@ -169,7 +169,7 @@ def test_launches_share_a_job_and_outlive_kernel_server_and_controller(
     place.kill("training.launches", str(four.folder))
     # The kernel is killed, and Slurm's controller is killed and started again.
     before = one.steps()
-    place.kill("ipykernel_launcher")
+    place.kill("kernel_launch")
     one.until(before + 3)
     place.cluster.restart_controller()
     one.until(one.steps() + 3)

@@ -7,8 +7,9 @@ that line in the server's log, where a notebook's user doesn't see it.
 import sys
 from typing import Any
 
-from ipykernel.kernelapp import IPKernelApp
 from ipykernel.kernelbase import Kernel
+
+from gipfel_cluster.runtime.kernel_launch import launch
 
 
 class RefusingKernel(Kernel):
@@ -31,7 +32,7 @@ class RefusingKernel(Kernel):
 def main(arguments: list[str]) -> None:
     """Start it; the first argument is the line."""
     RefusingKernel.problem = arguments[0]
-    IPKernelApp.launch_instance(arguments[1:], kernel_class=RefusingKernel)
+    launch(arguments[1:], kernel_class=RefusingKernel)
 
 
 if __name__ == "__main__":

@@ -13,11 +13,14 @@ from .messages import KernelRequest, RunRequest
 from .surroundings import Surroundings, hides_an_image
 
 _SSH = "com.hooks.ssh."
+_PLAIN = ("-m", "ipykernel_launcher")
 # Together they fit into one message.
 _MOST_DIAGNOSTICS, _LONGEST = 64, 1000
 
 #: Where a runtime has what makes an image's own Python a kernel.
 START = "kernels/start.py"
+#: Where a runtime has what starts its own Python as a kernel.
+LAUNCH = "kernels/kernel_launch.py"
 
 
 class Prepared(Frozen):
@@ -113,11 +116,15 @@ def linted_edf(name: str, surroundings: Surroundings) -> tuple[Diagnostic, ...]:
 def kernel_command(python: str, runtime: Runtime, connection_file: str) -> tuple[str, ...]:
     """The argv of a kernel in a container: of the image's own Python, of the runtime's, or of a path."""
     if python == "runtime":
-        return (runtime.python, "-I", "-m", "ipykernel_launcher", "-f", connection_file)
+        opened = not Path(runtime.root).is_dir()
+        program = (
+            (f"{runtime.prefix}/{LAUNCH}",) if opened or Path(runtime.root, LAUNCH).is_file() else _PLAIN
+        )
+        return (runtime.python, "-I", *program, "-f", connection_file)
     first = "python3" if python == "image" else python
     # Into a runtime of one file nobody has looked.
     if Path(runtime.root).is_dir() and not Path(runtime.root, START).is_file():
-        return (first, "-m", "ipykernel_launcher", "-f", connection_file)
+        return (first, *_PLAIN, "-f", connection_file)
     return (first, f"{runtime.prefix}/{START}", "-f", connection_file)
 
 

@@ -103,8 +103,9 @@ def place_kernels(folders: Mapping[str, Path], tree: Path) -> None:
     copies: dict[int, Path] = {}
     for name, folder in folders.items():
         _link(folder, top / name, copies)
-    shutil.copyfile(Path(__file__).with_name("start.py"), top / "start.py")
-    (top / "start.py").chmod(0o644)
+    for program in ("start.py", "kernel_launch.py"):
+        shutil.copyfile(Path(__file__).with_name(program), top / program)
+        (top / program).chmod(0o644)
     # Gipfel's own are the runtime's: nothing is there twice. Below 3.11 only the package is there whose `log`
     # runs with any Python, and which says in one line what its other names need.
     packages = tree / SITE_PACKAGES

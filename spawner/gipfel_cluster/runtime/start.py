@@ -10,6 +10,7 @@ import importlib.machinery
 import importlib.util
 import json
 import os
+import runpy
 import sys
 import sysconfig
 from importlib import metadata
@@ -45,7 +46,7 @@ def main(arguments: list[str]) -> int:
         for line in prepare():
             _say(line)
         # Also where it is only asked: a library that the image lacks, or a glibc too old, is seen here alone.
-        from ipykernel import kernelapp  # noqa: PLC0415 - found where the path says by now
+        from ipykernel import kernelapp  # noqa: F401, PLC0415 - found where the path says by now
     except UnusableError as error:
         problem = str(error)
     except Exception as error:  # noqa: BLE001 - whatever the packages of an image raise
@@ -59,7 +60,7 @@ def main(arguments: list[str]) -> int:
         return 1
     # Appended to the arguments: what the user's own configuration loads is loaded as well.
     more = [_LOAD_WIDGETS] if _GIPFEL_PATH in sys.path else []
-    kernelapp.launch_new_instance([*arguments, *more])
+    runpy.run_path(str(_HERE / "kernel_launch.py"))["launch"]([*arguments, *more])
     return 0
 
 

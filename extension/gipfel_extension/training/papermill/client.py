@@ -8,10 +8,12 @@ from collections.abc import Iterator, Mapping
 from types import FrameType
 from typing import Any
 
+from jupyter_client.manager import AsyncKernelManager
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from papermill.clientwrap import PapermillNotebookClient
 
 from gipfel_cluster.model import one_line
+from gipfel_cluster.runtime.kernel_launch import without_ports
 
 from .manager import Manager
 from .progress import first_line
@@ -29,6 +31,14 @@ class Interrupted(BaseException):
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.number = number
+
+
+class PrivateKernels(AsyncKernelManager):
+    """Starts ipykernel without a port of the node, which others may use as well."""
+
+    def format_kernel_cmd(self, extra_arguments: list[str] | None = None) -> list[str]:
+        """Return the argv of the kernel."""
+        return without_ports(super().format_kernel_cmd(extra_arguments))
 
 
 class Client(PapermillNotebookClient):  # type: ignore[misc]

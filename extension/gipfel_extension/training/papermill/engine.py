@@ -21,7 +21,7 @@ from gipfel_cluster.model import GipfelError, one_line
 
 from .about_run import about_run
 from .claim import claimed
-from .client import Client, Interrupted
+from .client import Client, Interrupted, PrivateKernels
 from .kernels import see_kernel
 from .manager import Manager
 from .output import local_path, writer
@@ -132,7 +132,7 @@ class GipfelEngine(NBClientEngine):  # type: ignore[misc]
         with tempfile.TemporaryDirectory(prefix="gipfel-k-") as folder:
             # By default they would be in the kernel's folder, where two runs at a time would meet.
             private = Config({"KernelManager": {"transport": "ipc", "ip": f"{folder}/k"}})
-            Client(nb_man, config=private, **chosen).execute()
+            Client(nb_man, config=private, kernel_manager_class=PrivateKernels, **chosen).execute()
 
 
 @contextlib.contextmanager

@@ -1,0 +1,78 @@
+"""Start ipykernel with no port on the node: ``python3 kernel_launch.py -f CONNECTION_FILE``.
+
+It stands in for ``-m ipykernel_launcher`` where messages to kernels go through files. It runs with the
+kernel's own Python, 3.7 or newer, and imports the standard library and ipykernel only.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+_LAUNCHERS = ("ipykernel_launcher", "ipykernel")
+
+
+def without_ports(argv: list[str]) -> list[str]:
+    """Return a kernel's argv with this program in the place of ipykernel's; any other argv is unchanged."""
+    for index in range(len(argv) - 1):
+        if argv[index] == "-m" and argv[index + 1] in _LAUNCHERS:
+            return [*argv[:index], os.path.abspath(__file__), *argv[index + 2 :]]  # noqa: PTH100
+    return argv
+
+
+def launch(arguments: list[str] | None = None, **options: Any) -> None:
+    """Become ipykernel."""
+    here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - also for an old Python
+    # A script's folder comes first on the path; ipykernel puts the notebook's there.
+    sys.path[:] = [each for each in sys.path if each not in ("", here)]
+    from ipykernel import kernelapp  # noqa: PLC0415 - found where the path says by now
+
+    application: Any = kernelapp
+    application.IOPubThread = private_pipe(application.IOPubThread)
+    application.IPKernelApp.launch_instance(arguments, **options)
+
+
+def private_pipe(base: Any) -> Any:
+    """Return ipykernel's output thread with a socket file for what its forked children print.
+
+    ipykernel itself takes a port of the node for it, and reads whatever arrives there: another user could
+    fill the kernel's memory. A kernel that is on ports anyway keeps ipykernel's own.
+    """
+    import zmq  # noqa: PLC0415 - ipykernel's own
+    from zmq.eventloop.zmqstream import ZMQStream  # noqa: PLC0415
+
+    class PrivatePipe(base):  # type: ignore[misc]
+        def __init__(self, socket: Any, pipe: bool = False, **more: Any) -> None:  # noqa: FBT001, FBT002
+            last = socket.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").decode()
+            self._endpoint = last + "p" if last.startswith("ipc://") else ""
+            # Where ipykernel has changed, what forked children print is lost, and no port is opened.
+            known = hasattr(base, "_setup_pipe_in") and hasattr(base, "_setup_pipe_out")
+            super().__init__(socket, pipe=pipe and (known or not self._endpoint), **more)
+
+        def _setup_pipe_in(self) -> None:
+            if not self._endpoint:
+                super()._setup_pipe_in()
+                return
+            self._pipe_uuid = os.urandom(16)
+            pipe = self.socket.context.socket(zmq.PULL)
+            pipe.linger = 0
+            pipe.bind(self._endpoint)
+            self._pipe_in = ZMQStream(pipe, self.io_loop)
+            self._pipe_in.on_recv(self._handle_pipe_msg)
+
+        def _setup_pipe_out(self) -> Any:
+            if not self._endpoint:
+                return super()._setup_pipe_out()
+            # A context of the child's own: that of its parent does not survive the fork.
+            context = zmq.Context()
+            pipe = context.socket(zmq.PUSH)
+            pipe.linger = 3000
+            pipe.connect(self._endpoint)
+            return context, pipe
+
+    return PrivatePipe
+
+
+if __name__ == "__main__":
+    launch()
