@@ -74,6 +74,11 @@ def test_variables_folder_and_entry_point(containers):
     status, out, err = containers.run(*command, **options, entrypoint=True)
     assert (status, out.split("\n")[-2]) == (0, "yes"), err
     assert containers.shell("pwd", workdir="/srv")[1] == "/srv\n"
+    # podman's own store is asked, and no registry, where the scheme says so.
+    status, out, err = containers.shell("echo $IMAGE", image="podman://gipfel/small:1", env={"PATH": ""})
+    assert (status, out[:1]) == (0, "i"), err
+    status, _, err = containers.shell("true", image="podman://gipfel/small:2")
+    assert (status, "gipfel/small:2" in err) == (125, True), err
 
 
 def test_the_user_is_the_same_and_the_root_is_writable_or_not(containers, engine_user):

@@ -101,3 +101,28 @@ def test_a_user_without_a_home_folder_is_told_so():
             finally:
                 os._exit(99)
         assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 1, words
+
+
+def test_what_render_shows_is_what_a_job_gets(gipfel, tmp_path, monkeypatch):
+    (tmp_path / "x.toml").write_text(
+        'image = "ubuntu"\n[env]\nJUPYTERHUB_API_URL = "http://x"\nSLURM_NTASKS = "9"\nA = "1"\n'
+    )
+    monkeypatch.delenv("JUPYTERHUB_API_URL", raising=False)
+    status, written = gipfel("edf", "render", "x", "--engine", "pyxis", "--json", "--", "true")
+    document = json.loads(written)
+    assert (status, document["environment"]) == (0, {"A": "1"})
+    assert "the scheduler's: JUPYTERHUB_API_URL, SLURM_NTASKS." in document["notes"][0]
+
+
+def test_render_says_that_no_container_is_entered(gipfel, tmp_path):
+    (tmp_path / "bare.toml").write_text('[env]\nA = "1"\n')
+    for engine in ("pyxis", "podman", "apptainer"):
+        document = json.loads(gipfel("edf", "render", "bare", "--engine", engine, "--json", "--", "x")[1])
+        assert document["argv"] == ["x"]
+        assert "no container is entered" in document["notes"][0]
+    document = json.loads(gipfel("edf", "render", "bare", "--engine", "ce", "--json", "--", "x")[1])
+    assert document["argv"][:2] == ["srun", f"--environment={tmp_path}/bare.toml"]
+    assert "no container is entered unless" in document["notes"][0]
+    assert (
+        json.loads(gipfel("edf", "render", "bare", "--engine", "host", "--json", "--", "x")[1])["notes"] == []
+    )

@@ -23,7 +23,9 @@ HUB = "jupyter/base-notebook:2026"
 STEP = ("--nodes=1", "--ntasks=1")
 
 
-def request(tmp_path: Path, *, environment: dict[str, str] | None = None, **edf: object) -> ContainerRequest:
+def request(
+    tmp_path: Path, *, environment: dict[str, str] | None = None, only_shown: bool = False, **edf: object
+) -> ContainerRequest:
     given = {"name": "e", "path": "/edfs/e.toml", "image": HUB, **edf}
     return ContainerRequest(
         edf=Edf.model_validate(given),
@@ -32,6 +34,7 @@ def request(tmp_path: Path, *, environment: dict[str, str] | None = None, **edf:
         binding=("HUB_*",),
         scratch=str(tmp_path / "scratch"),
         step=STEP,
+        only_shown=only_shown,
     )
 
 
@@ -310,3 +313,97 @@ def test_the_driver_is_what_the_loader_knows_with_all_its_names(tmp_path):
         ("libz.so.1", "/usr/bin/nvidia-smi", ()),
     ]
     assert host_driver("\n".join(lines[1:]), machine="x86_64", which=which) == ()
+
+
+def test_pyxis_sets_what_srun_reads_itself_in_the_container_alone(tmp_path):
+    env = {"PATH": "/opt/venv/bin", "LD_PRELOAD": "/usr/lib/libmimalloc.so", "HOME": "/h", "A": "1"}
+    invocation = rendered("pyxis", request(tmp_path, env={**env, "LD_LIBRARY_PATH": ""}))
+    assert invocation.environment["PATH"] == "/bin"
+    assert not {"LD_PRELOAD", "HOME"} & invocation.environment.keys()
+    at = invocation.argv.index("env")
+    assert invocation.argv[at:-3] == (
+        *("env", "-u", "LD_LIBRARY_PATH"),
+        *("PATH=/opt/venv/bin", "LD_PRELOAD=/usr/lib/libmimalloc.so", "HOME=/h"),
+    )
+    assert "--container-env=A,HUB_TOKEN" in invocation.argv
+    # Taken away there, and still what srun is found by.
+    assert rendered("pyxis", request(tmp_path, env={"PATH": ""})).environment["PATH"] == "/bin"
+
+
+@pytest.mark.parametrize("engine", ["apptainer", "podman"])
+def test_the_program_that_starts_a_container_keeps_what_is_its_own(tmp_path, engine):
+    host = {"HOME": "/home/me", "LD_LIBRARY_PATH": "/host"}
+    given = request(tmp_path, env={"PATH": "", "HOME": "", "LD_LIBRARY_PATH": ""}, environment=host)
+    environment = rendered(engine, given).environment
+    assert {name: environment.get(name) for name in ("PATH", *host)} == {"PATH": "/bin", **host}
+
+
+@pytest.mark.parametrize("engine", ["pyxis", "apptainer", "podman"])
+def test_a_path_that_extends_the_hosts_in_place_of_the_images_is_said(tmp_path, engine):
+    env = {"PATH": "/bin:/custom/bin", "LD_LIBRARY_PATH": "/x", "A": "/bin"}
+    notes = " ".join(rendered(engine, request(tmp_path, env=env)).notes)
+    assert "its PATH can't be read here" in notes
+    assert "LD_LIBRARY_PATH can't" not in notes
+    local = request(tmp_path, env=env, image=str(_image(tmp_path)))
+    assert "can't be read here" not in " ".join(rendered("bubblewrap", local).notes)
+
+
+@pytest.mark.parametrize("scheme", ["dockerd", "podman"])
+@pytest.mark.parametrize("engine", ["pyxis", "apptainer", "podman"])
+def test_an_image_of_a_store_of_the_machine_is_never_asked_of_a_registry(tmp_path, engine, scheme):
+    given = request(tmp_path, image=f"{scheme}://myteam-img:1")
+    if (engine, scheme) == ("pyxis", "dockerd"):
+        assert "--container-image=dockerd://myteam-img:1" in rendered(engine, given).argv
+    elif (engine, scheme) == ("podman", "podman"):
+        argv = rendered(engine, given).argv
+        assert "--pull=never" in argv
+        assert argv[-4] == "myteam-img:1"
+    else:
+        with pytest.raises(GipfelError, match="own store") as error:
+            rendered(engine, given)
+        assert f"{scheme}://myteam-img:1" in error.value.fix
+
+
+def test_apptainer_sets_the_home_inside_and_says_what_it_does_otherwise(tmp_path):
+    invocation = rendered("apptainer", request(tmp_path, env={"HOME": "/h", "A": "1"}))
+    assert "APPTAINERENV_HOME" not in invocation.environment
+    assert invocation.argv[-5:-3] == ("env", "HOME=/h")
+    notes = " ".join(invocation.notes)
+    assert "the host's value counts" in notes
+    assert "64 MiB" in notes
+    local = rendered("apptainer", request(tmp_path, image="/x.sqsh", writable=False))
+    assert not local.notes
+
+
+def test_pyxis_has_an_option_for_the_log_of_the_entry_point(tmp_path):
+    for value, wanted in (("true", True), ("false", False)):
+        given = request(tmp_path, entrypoint=True, annotations={"com.pyxis.entrypoint_log": value})
+        assert ("--container-entrypoint-log" in rendered("pyxis", given).argv) is wanted
+
+
+@pytest.mark.parametrize("engine", ["bubblewrap", "podman"])
+def test_what_is_only_shown_need_not_be_on_this_machine(tmp_path, engine):
+    elsewhere = {
+        "image": "/capstor/x.sqsh",
+        "mounts": (Mount(source="/capstor/data", destination="/data"),),
+        "devices": ("nvidia.com/gpu=all",),
+    }
+    given = request(tmp_path, **elsewhere)
+    with pytest.raises(GipfelError, match=r"/capstor/x\.sqsh does not exist"):
+        rendered(engine, given)
+    shown = rendered(engine, request(tmp_path, only_shown=True, **elsewhere))
+    plan = json.loads(shown.environment["GIPFEL_CONTAINER"])
+    assert (plan["image"], plan["squashfuse"][-10:]) == ("/capstor/x.sqsh", "squashfuse")
+    said = [note for note in shown.notes if note.startswith("Not on this machine: ")]
+    assert len(said) == 3
+    registry = request(tmp_path, mounts=elsewhere["mounts"], only_shown=True)
+    assert "/capstor/data" in " ".join(rendered("podman", registry).argv)
+
+
+def test_what_a_job_keeps_for_itself_is_said(tmp_path):
+    given = request(tmp_path, env={"HUB_URL": "x", "USER": "me", "A": "1"}, environment={"USER": "you"})
+    given = given.model_copy(update={"binding": ("HUB_*", "USER")})
+    invocation = rendered("pyxis", given)
+    assert "HUB_URL" not in invocation.environment
+    assert "the scheduler's: HUB_URL." in " ".join(invocation.notes)
+    assert "the job's own value counts: USER." in " ".join(invocation.notes)

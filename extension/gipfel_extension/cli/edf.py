@@ -134,10 +134,11 @@ def render(name: str, command: tuple[str, ...], *, engine: str, as_document: boo
     from gipfel_cluster.engines import (  # noqa: PLC0415
         ContainerRequest,
         engine_exists,
-        engine_for,
         engine_invocation,
         engine_names,
+        engine_to_show,
     )
+    from gipfel_cluster.environment import BINDING  # noqa: PLC0415
 
     if engine and not engine_exists(engine):
         known = " or ".join(engine_names())
@@ -147,15 +148,21 @@ def render(name: str, command: tuple[str, ...], *, engine: str, as_document: boo
         edf=resolved,
         command=command,
         environment=dict(os.environ),
+        binding=BINDING,
         scratch=f"/tmp/gipfel-{os.getuid()}",  # noqa: S108 - only shown
+        only_shown=True,
     )
-    invocation = engine_invocation(request, engine_for(resolved, engine), python=sys.executable)
+    chosen = engine_to_show(resolved, engine)
+    invocation = engine_invocation(request, chosen, python=sys.executable)
+    notes = invocation.notes
+    if chosen.name == "host" != engine:
+        notes = ("The EDF has no image: no container is entered, and the command runs on the host.", *notes)
     added = {name: value for name, value in invocation.environment.items() if os.environ.get(name) != value}
     if as_document:
-        document = {"argv": invocation.argv, "environment": added, "notes": invocation.notes}
+        document = {"argv": invocation.argv, "environment": added, "notes": notes}
         click.echo(json.dumps(document))
         return 0
-    for note in invocation.notes:
+    for note in notes:
         tell(note)
     variables = [f"{name}={shlex.quote(value)}" for name, value in added.items()]
     click.echo(" ".join([*variables, shlex.join(invocation.argv)]))

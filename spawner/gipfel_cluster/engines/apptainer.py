@@ -9,8 +9,8 @@ from pathlib import Path
 from ..edf.image import image_environment
 from ..edf.model import Edf, Mount
 from .protocol import ContainerRequest, Invocation
-from .references import read_reference
-from .srun import without
+from .references import foreign_store, read_reference
+from .srun import behind, is_launchers
 from .values import binds, check_values, settings
 
 #: What the site's configuration would mount beside the EDF's own: an EDF says itself what is seen.
@@ -47,6 +47,10 @@ class Apptainer:
             image = image_environment(edf.image_path)
             free = {name: value for name, value in image.items() if not binds(name, request.binding)}
             values = {name: value for name, value in free.items() if name not in unset} | values
+        bound = {name: value for name, value in request.environment.items() if binds(name, request.binding)}
+        values = bound | values
+        # It refuses this one among variables, and its option for it would mount the folder, too.
+        home = {"HOME": values.pop("HOME")} if "HOME" in values else {}
         run = "run" if edf.entrypoint and not local else "exec"
         workdir = request.workdir or edf.workdir
         entry = ("/bin/sh", "-c", _ENTRY, "sh") if edf.entrypoint and local else ()
@@ -60,15 +64,22 @@ class Apptainer:
             *_accelerator(request),
             *(word for mount in (*edf.mounts, *request.mounts) for word in ("--mount", _mount(mount))),
             *(["--pwd", workdir] if workdir else []),
-            edf.image if local else f"docker://{read_reference(edf.image).oci}",
-            *without(unset),
+            edf.image if local else _of_registry(edf.image),
+            *behind(unset, home),
             *entry,
             *request.command,
         )
-        bound = {name: value for name, value in request.environment.items() if binds(name, request.binding)}
-        inside = {f"APPTAINERENV_{name}": value for name, value in (bound | values).items()}
-        environment = {name: value for name, value in request.environment.items() if name not in unset}
+        inside = {f"APPTAINERENV_{name}": value for name, value in values.items()}
+        gone = {name for name in unset if not is_launchers(name)}
+        environment = {name: value for name, value in request.environment.items() if name not in gone}
         return Invocation(argv=argv, environment=environment | inside, notes=_notes(request))
+
+
+def _of_registry(image: str) -> str:
+    reference = read_reference(image)
+    if reference.store != "registry":
+        raise foreign_store("apptainer", image, reference)
+    return f"docker://{reference.oci}"
 
 
 def _mount(mount: Mount) -> str:
@@ -103,6 +114,16 @@ def _notes(request: ContainerRequest) -> tuple[str, ...]:
         notes.append("The engine apptainer shows every device of the host, not only those of the EDF.")
     if edf.image_path is None and read_reference(edf.image).user:
         notes.append("The user in the image's name is left out: log in with 'apptainer registry login'.")
+    if edf.image_path is None:
+        notes.append(
+            "What an image of a registry sets is known to apptainer alone: "
+            "where the host sets a variable too, the host's value counts but for PATH and LD_LIBRARY_PATH."
+        )
+    if edf.writable:
+        notes.append(
+            "Apptainer keeps what is written to the image in memory, by default at most 64 MiB of it "
+            "('sessiondir max size' of its site)."
+        )
     if edf.entrypoint and edf.image_path:
         notes.append(
             "Of an image file the engine apptainer runs the entry point that Enroot keeps in /etc/rc."

@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Sequence
 
 from .hardware import Hardware
-from .prepared import prepared_invocation, program_path
+from .prepared import prepared_invocation
 from .protocol import ContainerRequest, Invocation
 
 _PROBE = ("unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--mount-proc", "true")
@@ -37,7 +37,7 @@ class Bubblewrap:
         return prepared_invocation(
             request,
             engine=self.name,
-            program=program_path("bwrap", "bubblewrap"),
+            program="bwrap",
             hardware=self._hardware,
             python=python,
         )

@@ -48,6 +48,10 @@ class ContainerEngine:
 
     def _notes(self, request: ContainerRequest) -> tuple[str, ...]:
         notes = []
+        if not request.edf.image:
+            notes.append(
+                "The EDF has no image: no container is entered unless srun's --container-image gives one."
+            )
         if request.edf.devices:
             notes.append(
                 "The engine ce has no key devices: the container gets the devices that its site gives."

@@ -15,6 +15,7 @@ from .podman import Podman
 from .protocol import ContainerRequest, Engine, Invocation
 from .pyxis import Pyxis
 from .setup import with_setup
+from .values import host_place_notes, refused_notes
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -83,6 +84,19 @@ def engine_for(edf: Edf, preferred: str = "") -> Engine:
     return _made(preferred or Bubblewrap.name)
 
 
+def engine_to_show(edf: Edf, preferred: str = "") -> Engine:
+    """Choose the engine that shows what would run: the Container Engine reads EDFs without an image, too.
+
+    Raises
+    ------
+    GipfelError
+        As of `engine_for`.
+    """
+    if preferred == ContainerEngine.name and not edf.image:
+        return ContainerEngine()
+    return engine_for(edf, preferred)
+
+
 def engine_invocation(
     request: ContainerRequest, engine: Engine, *, python: str | Sequence[str], runtime: Runtime | None = None
 ) -> Invocation:
@@ -105,9 +119,11 @@ def engine_invocation(
     GipfelError
         The engine can't run this EDF on this machine.
     """
+    refused = () if engine.name == ContainerEngine.name else refused_notes(request)
+    places = () if engine.name == ContainerEngine.name else host_place_notes(request)
     hooked = apply_hooks(with_setup(request), engine=engine.name, runtime=runtime)
     invocation = engine.render(hooked.request, python=python)
-    return invocation.model_copy(update={"notes": (*hooked.notes, *invocation.notes)})
+    return invocation.model_copy(update={"notes": (*refused, *places, *hooked.notes, *invocation.notes)})
 
 
 def _installed() -> dict[str, "EntryPoint"]:

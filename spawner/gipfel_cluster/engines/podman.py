@@ -6,24 +6,22 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ..edf.check import check_mount
 from ..edf.model import Edf, Mount
 from ..model import GipfelError
 from .bubblewrap import refused_namespaces
 from .cdi import unasked_device
 from .hardware import Hardware
-from .prepared import prepared_invocation, program_path, squashfuse
+from .place import Place
+from .prepared import prepared_invocation
 from .protocol import ContainerRequest, Invocation
-from .references import read_reference
+from .references import Reference, foreign_store, read_reference
 from .sandbox import start_words
 from .sandbox.mounted import VARIABLE, mounts_to_json
 from .sandbox.podman_child import is_podmans
-from .values import bound_names, check_values, not_text, settings
+from .values import PLACES, bound_names, check_values, not_text, settings
 
 _INITS = ("/usr/bin/catatonit", "/usr/libexec/podman/catatonit", "/usr/lib/podman/catatonit")
 _GPUS = "nvidia.com/gpu=all"
-#: The image's word counts: of the host's these lead to places that the image hasn't got.
-_PLACES = frozenset(("PATH", "MANPATH", "CPATH", "LIBRARY_PATH", "SHELL", "PYTHONPATH", "PYTHONHOME"))
 _PROPAGATION = frozenset(("private", "rprivate", "slave", "rslave", "shared", "rshared"))
 _ALWAYS = frozenset(("bind", "rbind", "rw", "ro", "sqsh"))
 
@@ -62,7 +60,7 @@ class Podman:
             invocation = prepared_invocation(
                 request,
                 engine=self.name,
-                program=program_path("podman", "podman"),
+                program="podman",
                 hardware=self._hardware,
                 python=python,
                 podman=True,
@@ -72,6 +70,9 @@ class Podman:
 
     def _of_registry(self, request: ContainerRequest, python: Sequence[str]) -> Invocation:
         edf = request.edf
+        reference = read_reference(edf.image)
+        if reference.store == "dockerd":
+            raise foreign_store(self.name, edf.image, reference)
         values, unset = settings(request)
         mounts = (*edf.mounts, *request.mounts)
         squashed = [mount for mount in mounts if "sqsh" in mount.flags]
@@ -80,6 +81,7 @@ class Podman:
         workdir = request.workdir or edf.workdir
         options = [
             *("--rm", "--interactive", "--network=host", "--uts=host", "--ulimit=host"),
+            *(["--pull=never"] if reference.store == "podman" else []),
             *(["--ipc=host"] if Path("/dev/mqueue").is_dir() else []),
             *(["--init"] if _has_init() else []),
             *(["--userns=keep-id"] if self._user() else []),
@@ -95,17 +97,21 @@ class Podman:
             *_variables(request, values, unset),
             *([f"--workdir={workdir}"] if workdir else []),
         ]
+        place = Place(request)
+        place.check_mounts(mounts)
         argv: tuple[str, ...] = (
-            program_path("podman", "podman"),
-            *("--log-level=error", "run", *options, read_reference(edf.image).oci, *request.command),
+            place.program("podman"),
+            *("--log-level=error", "run", *options, _name(reference), *request.command),
         )
-        environment = {name: value for name, value in request.environment.items() if name not in unset}
+        gone = {name for name in unset if not is_podmans(name)}
+        environment = {name: value for name, value in request.environment.items() if name not in gone}
         environment |= {name: value for name, value in values.items() if not is_podmans(name)}
         if squashed:
             files = [(each.source, at) for each, at in zip(squashed, given, strict=True)]
-            environment[VARIABLE] = mounts_to_json(squashfuse(), files)
+            environment[VARIABLE] = mounts_to_json(place.squashfuse(), files)
             argv = (*start_words(python, "mounted"), *argv)
-        return Invocation(argv=argv, environment=environment, notes=self._notes(request))
+        notes = (*place.notes, *self._notes(request))
+        return Invocation(argv=argv, environment=environment, notes=notes)
 
     def _devices(self, edf: Edf) -> tuple[str, ...]:
         if edf.devices:
@@ -145,7 +151,7 @@ class Podman:
 def _variables(request: ContainerRequest, values: dict[str, str], unset: Sequence[str]) -> list[str]:
     """By name, so that no value is in an argv, but for those that podman would take for its own."""
     words = []
-    offered = (each for each in request.environment if each not in _PLACES and not each.startswith("LD_"))
+    offered = (each for each in request.environment if each not in PLACES and not each.startswith("LD_"))
     for name in dict.fromkeys((*offered, *bound_names(request), *values)):
         if name in unset:
             continue
@@ -155,8 +161,14 @@ def _variables(request: ContainerRequest, values: dict[str, str], unset: Sequenc
     return words
 
 
+def _name(reference: Reference) -> str:
+    """What podman calls an image; one of its own store without a registry that nobody named."""
+    if reference.store == "podman" and not reference.registry:
+        return f"{reference.name}{reference.version}"
+    return reference.oci
+
+
 def _mount(mount: Mount, source: str) -> str:
-    check_mount(mount)
     for path in (source, mount.destination):
         if "," in path or '"' in path:
             raise GipfelError(

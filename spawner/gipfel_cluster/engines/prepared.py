@@ -1,15 +1,13 @@
 """An image of this machine and all that belongs into its container, as `sandbox` is told."""
 
-import os
-import shutil
 from collections.abc import Sequence
 
-from ..edf.check import check_mount
 from ..edf.image import check_image
 from ..edf.model import Mount
 from ..edf.oci import oci_entry_point
 from ..model import GipfelError
-from .hardware import Hardware
+from .hardware import Given, Hardware
+from .place import Place
 from .protocol import ContainerRequest, Invocation
 from .sandbox import start_words
 from .sandbox.plan import VARIABLE, Plan, PlannedMount
@@ -34,7 +32,7 @@ def prepared_invocation(
     Parameters
     ----------
     program
-        The program that makes the container, podman where ``podman`` is set, else bwrap.
+        The name of the program that makes the container: podman where ``podman`` is set, else bwrap.
 
     Raises
     ------
@@ -43,24 +41,28 @@ def prepared_invocation(
     """
     check_values(request)
     edf = request.edf
-    if edf.image_path is None:
+    image = edf.image_path
+    if image is None:
         raise GipfelError(
             f"The engine {engine} can't fetch the image {edf.image!r}.",
             "Import it into a .sqsh file and give that file's path.",
         )
-    check_image(edf.image_path)
+    place = Place(request)
+    is_here = place.check(lambda: check_image(image))
+    place.check_mounts((*edf.mounts, *request.mounts))
     mounts = tuple(_planned(mount) for mount in (*edf.mounts, *request.mounts))
     files = [mount.source for mount in mounts if mount.squashfs]
-    if not edf.image_path.is_dir():
+    # Of one that is elsewhere its name tells.
+    if not image.is_dir() if is_here else edf.image.endswith((".sqsh", ".squashfs")):
         files.append(edf.image)
-    given = hardware.given(edf)
+    given = place.value(lambda: hardware.given(edf), Given())
     environment = dict(given.environment) | request.environment
     plan = Plan(
         image=edf.image,
         command=request.command,
         scratch=request.scratch,
-        squashfuse=squashfuse() if files else "",
-        program=program,
+        squashfuse=place.squashfuse() if files else "",
+        program=place.program(program),
         podman=podman,
         workdir=request.workdir or edf.workdir,
         writable=edf.writable,
@@ -71,7 +73,7 @@ def prepared_invocation(
         devices=given.devices,
         driver=given.driver,
         entrypoint=edf.entrypoint,
-        entry=oci_entry_point(edf.image_path) if edf.entrypoint else (),
+        entry=oci_entry_point(image) if edf.entrypoint and is_here else (),
     )
     content = plan.to_json()
     if len(content) + len(VARIABLE) + 2 > _LARGEST:
@@ -81,44 +83,12 @@ def prepared_invocation(
     return Invocation(
         argv=start_words(python, "container"),
         environment={**environment, VARIABLE: content},
-        notes=_notes(request, engine),
+        notes=(*place.notes, *_notes(request, engine)),
     )
-
-
-def program_path(name: str, package: str) -> str:
-    """Give the path of a program.
-
-    Raises
-    ------
-    GipfelError
-        It is not on PATH.
-    """
-    found = shutil.which(name)
-    if found is None:
-        raise GipfelError(f"The program {name} is not on PATH.", f"Install the package {package}.")
-    return found
-
-
-def squashfuse() -> str:
-    """Give the path of the program that mounts images for a plain user.
-
-    Raises
-    ------
-    GipfelError
-        It is missing, or may not be used on this machine.
-    """
-    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
-        raise GipfelError(
-            "A .sqsh image needs /dev/fuse, which you may not use on this machine.",
-            "Ask for read and write permission on /dev/fuse, or give an unpacked image.",
-        )
-    # Not squashfuse_ll, which can't make the files the user's own.
-    return program_path("squashfuse", "squashfuse")
 
 
 def _planned(mount: Mount) -> PlannedMount:
     is_squashfs = "sqsh" in mount.flags
-    check_mount(mount)
     read_only = is_squashfs or "ro" in mount.flags
     return PlannedMount(mount.source, mount.destination, read_only=read_only, squashfs=is_squashfs)
 

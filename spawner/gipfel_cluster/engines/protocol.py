@@ -26,6 +26,9 @@ class ContainerRequest(Frozen):
     scratch: str
     #: For engines that start by srun: its options about tasks and nodes.
     step: tuple[str, ...] = ()
+    #: Only to be shown, perhaps on another machine than the one that would run it: what is missing here is a
+    #: note then, and nothing is made on disk.
+    only_shown: bool = False
 
 
 class Invocation(Frozen):

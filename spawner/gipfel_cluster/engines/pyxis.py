@@ -6,9 +6,11 @@ from ..edf.annotations import annotation_variables
 from ..edf.model import Edf
 from ..model import GipfelError
 from .protocol import ContainerRequest, Invocation
-from .references import read_reference
-from .srun import missing_srun, mounts_option, without
+from .references import foreign_store, read_reference
+from .srun import behind, is_launchers, missing_srun, mounts_option
 from .values import bound_names, check_values, plain_names, settings
+
+_ENTRYPOINT_LOG = "com.pyxis.entrypoint_log"
 
 
 class Pyxis:
@@ -39,6 +41,9 @@ class Pyxis:
                 )
         values, unset = settings(request)
         workdir = request.workdir or edf.workdir
+        # Those that srun reads itself are set in the container, where they are meant for.
+        inside = {name: value for name, value in values.items() if is_launchers(name)}
+        values = {name: value for name, value in values.items() if name not in inside}
         kept = plain_names(dict.fromkeys((*values, *bound_names(request))))
         argv = (
             "srun",
@@ -48,12 +53,14 @@ class Pyxis:
             *([f"--container-workdir={workdir}"] if workdir else []),
             "--container-writable" if edf.writable else "--container-readonly",
             "--container-entrypoint" if edf.entrypoint else "--no-container-entrypoint",
+            *(["--container-entrypoint-log"] if edf.annotations.get(_ENTRYPOINT_LOG) == "true" else []),
             "--no-container-mount-home",
             *([f"--container-env={','.join(kept)}"] if kept else []),
-            *without(unset),
+            *behind(unset, inside),
             *request.command,
         )
-        environment = {name: value for name, value in request.environment.items() if name not in unset}
+        gone = {name for name in unset if not is_launchers(name)}
+        environment = {name: value for name, value in request.environment.items() if name not in gone}
         return Invocation(
             argv=argv,
             environment={**environment, **values, **annotation_variables(edf.annotations)},
@@ -63,7 +70,13 @@ class Pyxis:
 
 def _image(edf: Edf) -> str:
     # Anything that begins neither with "/" nor with "./" is asked of a registry.
-    return edf.image if edf.image_path else read_reference(edf.image).enroot
+    if edf.image_path:
+        return edf.image
+    reference = read_reference(edf.image)
+    if reference.store == "podman":
+        raise foreign_store("pyxis", edf.image, reference)
+    # Without its scheme another image of the same name would be taken from Docker Hub.
+    return f"{'dockerd://' if reference.store == 'dockerd' else ''}{reference.enroot}"
 
 
 def _notes(edf: Edf) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ..edf.model import Mount
 from ..model import GipfelError
@@ -10,6 +10,8 @@ from ..model import GipfelError
 #: A comma separates mounts, a colon the fields of one, and neither can be escaped. Source: Pyxis, args.c.
 _SEPARATORS = frozenset(",:")
 _SECONDS = 10
+_ITS_VARIABLES = frozenset(("PATH", "HOME", "TMPDIR", "GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH"))
+_ITS_FAMILIES = ("LD_", "SLURM_", "SRUN_", "APPTAINER_", "SINGULARITY_")
 
 
 def missing_srun(engine: str, option: str) -> str | None:
@@ -55,7 +57,17 @@ def _mount(mount: Mount) -> str:
     return str(mount)
 
 
-def without(names: Iterable[str]) -> tuple[str, ...]:
-    """Begin a command that takes variables away in the container, where nothing else can."""
-    options = [word for name in names for word in ("-u", name)]
-    return ("env", *options) if options else ()
+def behind(unset: Iterable[str], values: Mapping[str, str]) -> tuple[str, ...]:
+    """Begin a command that takes variables away, and sets some, in the container, where nothing else can."""
+    options = [word for name in unset for word in ("-u", name)]
+    assigned = [f"{name}={value}" for name, value in values.items()]
+    return ("env", *options, *assigned) if options or assigned else ()
+
+
+def is_launchers(name: str) -> bool:
+    """Tell whether the program that starts a container reads a variable itself.
+
+    The container's value must not reach it, nor may the host's be taken from it: srun itself would not be
+    found, or would load the container's libraries.
+    """
+    return name in _ITS_VARIABLES or name.startswith(_ITS_FAMILIES)

@@ -8,6 +8,8 @@ from ..model import GipfelError
 from .protocol import ContainerRequest
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+#: Lists of places: of the host's values these lead to places that an image hasn't got.
+PLACES = frozenset(("PATH", "MANPATH", "CPATH", "LIBRARY_PATH", "SHELL", "PYTHONPATH", "PYTHONHOME"))
 
 
 def check_values(request: ContainerRequest) -> None:
@@ -59,6 +61,45 @@ def settings(request: ContainerRequest) -> tuple[dict[str, str], tuple[str, ...]
     }
     return {name: value for name, value in free.items() if value}, tuple(
         name for name, value in free.items() if not value
+    )
+
+
+def refused_notes(request: ContainerRequest) -> tuple[str, ...]:
+    """Name the variables that the EDF sets and that a job keeps for itself, one sentence for each reason."""
+    families = [each for each in request.binding if each.endswith("*")]
+    refused = sorted(name for name in request.edf.env if binds(name, families))
+    own = sorted(
+        name
+        for name in request.edf.env
+        if name not in refused and binds(name, request.binding) and name in request.environment
+    )
+    notes = []
+    if refused:
+        notes.append(f"Not set, since such names are the hub's and the scheduler's: {', '.join(refused)}.")
+    if own:
+        notes.append(f"Not set by the EDF, since the job's own value counts: {', '.join(own)}.")
+    return tuple(notes)
+
+
+def host_place_notes(request: ContainerRequest) -> tuple[str, ...]:
+    """Name the variables by which an EDF extends the image's value and got the host's.
+
+    Of an image in a registry the host can't read the variables, and ``${PATH}`` is the host's.
+    """
+    edf = request.edf
+    if not edf.image or edf.image_path:
+        return ()
+    taken = [
+        name
+        for name, value in edf.env.items()
+        if (name in PLACES or name.startswith("LD_"))
+        and (own := request.environment.get(name))
+        and f":{own}:" in f":{value}:"
+    ]
+    return tuple(
+        f"The image is in a registry, so its {name} can't be read here, and the EDF's ${{{name}}} is this "
+        f"host's: write the image's {name} in full, or import the image into a .sqsh file."
+        for name in taken
     )
 
 

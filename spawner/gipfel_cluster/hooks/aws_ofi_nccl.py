@@ -7,6 +7,7 @@ from .node import Node
 from .presets import Library, Preset, choose_preset
 from .protocol import Hooked, Surroundings
 
+_SHOWN = ("com.hooks.aws_ofi_nccl: that is for this machine's network; the job's node may have another one.",)
 _VERSION = "com.hooks.netstack.version"
 
 
@@ -35,7 +36,7 @@ class AwsOfiNccl:
         kept = sorted(set(preset.variables) - set(added))
         return Hooked(
             request=request.model_copy(update={"environment": {**request.environment, **added}}),
-            notes=(*_notes(preset, added, kept),),
+            notes=(*_notes(preset, added, kept), *(_SHOWN if request.only_shown else ())),
         )
 
 

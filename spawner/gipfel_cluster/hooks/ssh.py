@@ -45,7 +45,7 @@ class Ssh:
                 programs={name: path for name in _PROGRAMS if (path := runtime.program(name))},
                 keys=keys,
                 port=_port(settings.get("port", "")),
-                folder=_host_key_folder(request.environment.get("HOME", "")),
+                folder=_host_key_folder(request.environment.get("HOME", ""), make=not request.only_shown),
                 node=request.environment.get("GIPFEL_NODE", "") or node.name(),
                 notice=request.environment.get("GIPFEL_RUN", ""),
                 pid_file=settings.get("pidfile_container", ""),
@@ -101,12 +101,14 @@ def _port(text: str) -> int:
     return int(text)
 
 
-def _host_key_folder(home: str) -> str:
-    """Make ``~/.gipfel/ssh``, which is the host key's and mounted into every container with this hook."""
+def _host_key_folder(home: str, *, make: bool) -> str:
+    """Name ``~/.gipfel/ssh``, and make it: the host key's, mounted into every container with this hook."""
     try:
         folder = Path(home or Path.home(), ".gipfel", "ssh")
     except RuntimeError as error:
         raise GipfelError("there is no home folder to keep the server's key in", "Set HOME.") from error
+    if not make:
+        return str(folder)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)

@@ -16,9 +16,15 @@ if TYPE_CHECKING:
 _ITS_OWN = ("/dev", "/proc", "/sys")
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the host's, which processes of a job share
 #: What podman and its helpers read themselves: the container's values must not reach them.
-_ITS_VARIABLES = frozenset(("PATH", "HOME", "TMPDIR", "NOTIFY_SOCKET", "DBUS_SESSION_BUS_ADDRESS"))
+_ITS_VARIABLES = frozenset(
+    (
+        *("PATH", "HOME", "TMPDIR", "NOTIFY_SOCKET", "DBUS_SESSION_BUS_ADDRESS"),
+        # Of Go's runtime. Source: package runtime, "Environment Variables".
+        *("GODEBUG", "GOGC", "GOMAXPROCS", "GOMEMLIMIT", "GORACE", "GOROOT", "GOTRACEBACK", "GOCOVERDIR"),
+    )
+)
 _ITS_FAMILIES = (
-    *("XDG_", "LD_", "GO", "LISTEN_", "CONTAINER", "_CONTAINER", "STORAGE_", "PODMAN_", "BUILDAH_"),
+    *("XDG_", "LD_", "LISTEN_", "CONTAINER", "_CONTAINER", "STORAGE_", "PODMAN_", "BUILDAH_"),
     *("REGISTRY_", "SSL_CERT_"),
 )
 
