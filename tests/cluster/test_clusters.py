@@ -244,6 +244,7 @@ def test_a_broker_that_is_gone_ends_no_server(place: Place) -> None:
         ({"user": "root"}, "does not act as root"),
         ({"user": ""}, "nothing as root"),
         ({"user": "daemon"}, "does not act as daemon"),
+        ({"user": "nobody"}, "does not act as nobody"),
         ({"user": "nobody-of-that-name"}, "no unix user"),
         ({"user": "a;id"}, "can't use the request's"),
         ({"user": "--help"}, "can't use the request's"),

@@ -2,15 +2,17 @@
 
 import asyncio
 import logging
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from gipfel_cluster.broker.hub.accounts import checked_user
+from gipfel_cluster.broker.hub.accounts import ActableUsers
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler.hub_broker import HubBrokerScheduler
 from gipfel_cluster.scheduler.protocol import JobRequest, LostJobError, Partition
+from gipfel_cluster.scheduler.slurm_answers import read_own_users
 from gipfel_spawner.cluster.absent import AbsentScheduler
 from gipfel_spawner.cluster.settings import ClusterSettings, read_clusters
 from gipfel_spawner.cluster.shared import Pace, shared_cluster
@@ -145,7 +147,36 @@ def test_a_broker_that_goes_silent_may_have_taken_the_job(tmp_path: Path) -> Non
     assert (caught.value.mark, caught.value.user) == ("gipfel-mark", "ada")
 
 
-@pytest.mark.parametrize("name", ["root", "daemon", "no-such-user-here"])
-def test_the_broker_acts_as_people_only(name: str) -> None:
-    with pytest.raises(GipfelError):
-        checked_user(name)
+class _Entry(NamedTuple):
+    pw_uid: int
+
+
+def test_the_broker_acts_as_people_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    users = {
+        "root": 0,
+        "daemon": 1,
+        "ada": 1000,
+        "grace": 60000,
+        "slurm": 64030,
+        "nobody": 65534,
+        "ops": 1001,
+    }
+    monkeypatch.setattr("pwd.getpwnam", lambda name: _Entry(users[name]))
+    monkeypatch.setattr("os.getuid", lambda: 0)
+
+    def accepted(actable: ActableUsers) -> set[str]:
+        found = set()
+        for name in (*users, "no-such-user", ""):
+            with suppress(GipfelError):
+                found.add(actable.checked(name, schedulers={"ops", "gone"}))
+        return found
+
+    assert accepted(ActableUsers()) == {"ada", "grace"}
+    assert accepted(ActableUsers(least=0, most=4_000_000_000)) == {"daemon", "ada", "grace", "slurm"}
+
+
+def test_slurms_own_users_are_read_from_its_configuration() -> None:
+    shown = "Configuration data as of x\nSlurmUser               = slurm(64030)\nSlurmdUser  = root(0)\n"
+    assert read_own_users(shown) == {"slurm", "root"}
+    with pytest.raises(GipfelError, match="as which user"):
+        read_own_users("Slurm is silent")

@@ -21,6 +21,7 @@ from .slurm_answers import (
     read_address,
     read_jobs,
     read_marks,
+    read_own_users,
     refusal,
 )
 from .slurm_line import LINE_FIELDS, read_line
@@ -212,6 +213,10 @@ class SlurmScheduler:
     async def extend(self, job_id: str, minutes: int) -> None:
         """Add to a running job's limit with ``scontrol`` as the hub's user, who must be an operator."""
         await self._run(("scontrol", "update", f"JobId={int(job_id)}", f"TimeLimit+={int(minutes)}"))
+
+    async def own_users(self) -> frozenset[str]:
+        """Ask ``scontrol`` as which unix users Slurm's daemons run."""
+        return read_own_users((await self._run(("scontrol", "show", "config"))).output)
 
     async def address(self, node: str) -> str:
         """``NodeAddr`` of the node, at most 30 seconds old."""

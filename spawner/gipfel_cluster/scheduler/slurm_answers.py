@@ -1,5 +1,6 @@
 """What Slurm's commands print, read into values; pure."""
 
+import re
 from datetime import datetime
 
 from pydantic import ValidationError
@@ -103,6 +104,20 @@ def read_marks(output: str, prefix: str, secret: str) -> tuple[MarkedJob, ...]:
             except ValidationError:
                 continue
     return tuple(found)
+
+
+def read_own_users(output: str) -> frozenset[str]:
+    """Return ``SlurmUser`` and ``SlurmdUser`` of ``scontrol show config``.
+
+    Raises
+    ------
+    GipfelError
+        Neither is there.
+    """
+    found = re.findall(r"^Slurmd?User\s*=\s*([^\s(]+)", output, re.MULTILINE)
+    if not found:
+        raise GipfelError("Slurm does not say as which user it runs (scontrol show config).")
+    return frozenset(found)
 
 
 def read_address(output: str) -> str | None:

@@ -11,11 +11,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from ...model import GipfelError
 from ...scheduler.slurm import SlurmScheduler
 from ...scheduler.slurm_presence import slurm_presence
 from ..serving import listen
-from .accounts import LEAST_UID
+from .accounts import ActableUsers
 from .server import HubBroker
 
 
@@ -38,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             peer=hub,
             environment=os.environ,
             arguments=given.submit_argument,
-            least_uid=given.least_uid,
+            actable=_actable(given),
         )
         listener = _listen(path, hub)
     except GipfelError as error:
@@ -102,6 +104,13 @@ def _uid(name: str) -> int:
         raise GipfelError(f"There is no unix user {name!r} here.", "Name the hub's user.") from None
 
 
+def _actable(given: argparse.Namespace) -> ActableUsers:
+    try:
+        return ActableUsers(least=given.least_uid, most=given.most_uid)
+    except ValidationError:
+        raise GipfelError("--least-uid and --most-uid take numbers of unix users, from 0 on.") from None
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m gipfel_cluster.broker.hub", description=main.__doc__)
     parser.add_argument(
@@ -112,7 +121,16 @@ def _parser() -> argparse.ArgumentParser:
         "--exec-prefix", default="", help="how to act as a user, as EDFSpawner.exec_prefix says it"
     )
     parser.add_argument(
-        "--least-uid", type=int, default=LEAST_UID, help="the first user that is acted as; root never is"
+        "--least-uid",
+        type=int,
+        default=ActableUsers().least,
+        help="the first user that is acted as (%(default)s); root and Slurm's own never are",
+    )
+    parser.add_argument(
+        "--most-uid",
+        type=int,
+        default=ActableUsers().most,
+        help="the last user that is acted as (%(default)s); a directory service may give larger numbers",
     )
     parser.add_argument(
         "--python", default=sys.executable, help="an interpreter with gipfel that every user can execute"

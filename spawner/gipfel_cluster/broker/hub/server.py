@@ -23,7 +23,7 @@ from ..messages import (
     read_line,
 )
 from ..serving import Server
-from .accounts import LEAST_UID, checked_user
+from .accounts import ActableUsers
 from .messages import (
     HUB_REQUESTS,
     CancelAsRequest,
@@ -56,6 +56,9 @@ class HubScheduler(Scheduler, SiteFacts, Protocol):
     async def marked(self, prefix: str) -> tuple[MarkedJob, ...]:
         """The jobs whose mark begins so."""
 
+    async def own_users(self) -> frozenset[str]:
+        """The unix users that the scheduler itself runs as."""
+
     async def extend(self, job_id: str, minutes: int) -> None:
         """Give a running job more time."""
 
@@ -73,8 +76,8 @@ class HubBroker(Server):
         The host's, for the scheduler's commands.
     arguments
         The site's own, for the command that submits.
-    least_uid
-        The first user that is acted as.
+    actable
+        The users that are acted as.
     """
 
     def __init__(
@@ -85,13 +88,14 @@ class HubBroker(Server):
         peer: int,
         environment: Mapping[str, str],
         arguments: Sequence[str] = (),
-        least_uid: int = LEAST_UID,
+        actable: ActableUsers = ActableUsers(),
     ) -> None:
         super().__init__(path, peer=peer)
         self._scheduler = scheduler
         self._hosts = {name: environment[name] for name in _HOSTS_OWN if name in environment}
         self._arguments = tuple(arguments)
-        self._least_uid = least_uid
+        self._actable = actable
+        self._schedulers: frozenset[str] | None = None
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
     async def answered(self, line: bytes, client: Connection) -> None:
@@ -173,7 +177,9 @@ class HubBroker(Server):
         )
 
     async def _user(self, name: str) -> str:
-        return await asyncio.to_thread(checked_user, name, self._least_uid)
+        if self._schedulers is None:
+            self._schedulers = await self._scheduler.own_users()
+        return await asyncio.to_thread(self._actable.checked, name, schedulers=self._schedulers)
 
 
 def _note(what: str) -> None:
