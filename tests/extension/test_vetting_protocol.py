@@ -2,6 +2,8 @@
 
 import json
 import random
+import tomllib
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from gipfel_extension.vetting.protocol_load import SHIPPED, load_protocol, parse
 from gipfel_extension.vetting.protocol_schema import protocol_schema
 from gipfel_extension.vetting.quantities import quantity, shown
 
+ROOT = Path(__file__).resolve().parents[2]
 VETNODE = """\
 name: "before a large run"
 scheduler: slurm            # or standalone
@@ -215,9 +218,12 @@ def test_files_that_cannot_be_read(tmp_path: Path):
 
 
 def test_every_type_is_an_entry_point_and_one_class():
+    points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["gipfel.checks"]
+    assert set(points) == set(OURS)
     assert set(OURS) <= set(check_types())
     for type_ in OURS:
         found = check_class(type_)
+        assert EntryPoint(type_, points[type_], "gipfel.checks").load() is found
         assert found.type == type_
         assert found.__doc__
         assert hasattr(found, "run") is not hasattr(found, "probe")

@@ -72,7 +72,7 @@ class Leaving:
         while True:
             try:
                 await self.beat()
-            except Exception:  # noqa: BLE001 - a server that stopped to report would be stopped as silent
+            except Exception:  # noqa: BLE001 - a server that no longer reported would be stopped
                 self._log.exception("This server's use can't be looked at.")
             await asyncio.sleep(self._settings.beat)
 
