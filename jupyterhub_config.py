@@ -8,6 +8,7 @@ import os
 import pwd
 import secrets
 import socket
+import stat
 import sys
 from pathlib import Path
 
@@ -19,7 +20,13 @@ c = get_config()
 # Where this hub keeps its database, its cookie secret and its password: files of its owner alone.
 state = Path(os.environ.get("GIPFEL_STATE", "build/hub")).resolve()
 state.mkdir(mode=0o700, parents=True, exist_ok=True)
-c.JupyterHub.db_url = f"sqlite:///{state}/jupyterhub.sqlite"
+if state.stat().st_uid != os.getuid() or state.stat().st_mode & stat.S_ISVTX:
+    sys.exit(f"GIPFEL_STATE is {state}, which others use too: give the hub a folder of its own.")
+state.chmod(0o700)
+database = state / "jupyterhub.sqlite"
+database.touch(mode=0o600)
+database.chmod(0o600)
+c.JupyterHub.db_url = f"sqlite:///{database}"
 c.JupyterHub.cookie_secret_file = str(state / "cookie_secret")
 
 # The public side: this machine only. A site puts its TLS front end before it.
@@ -28,6 +35,11 @@ if not (given.isdecimal() and 0 < int(given) < 65536):
     sys.exit(f"GIPFEL_PORT is {given!r}: it takes a port, a number from 1 to 65535.")
 port = int(given)
 c.JupyterHub.bind_url = f"http://127.0.0.1:{port}"
+
+# Here all servers share one origin: a page that one user's server sends could act in the browser of another
+# user who opens it, with that user's rights. Where users share links or let others into their servers, give
+# each a host name of its own; it takes a wildcard in DNS and in the front end's certificate.
+# c.JupyterHub.subdomain_host = "https://hub.example.org"
 
 # The hub's own API. Compute nodes reach it at GIPFEL_HUB_IP; on one machine loopback is enough. Its port is
 # picked once and kept: servers that outlive a restart of the hub must find it again.
@@ -143,6 +155,9 @@ if c.EDFSpawner.scheduler == "local":
     c.EDFSpawner.env_keep = ["PATH", "LANG", "LC_ALL", "EDF_PATH", "SCRATCH", "STORE", "PROJECT"]
 
 # Compute nodes behind a firewall: the ports that it lets through, such as 8400-8499. Empty: any free port.
+# A server gives its port to the hub once, when it starts. Without a range here, its user can name any port
+# from 1024 on of the job's node, and so lead the server's address to what listens there: the job reaches that
+# anyway.
 c.EDFSpawner.server_ports = os.environ.get("GIPFEL_SERVER_PORTS", "")
 
 # Who starts, stops and loses a server: one line of JSON each, in a file of the hub's user alone; with "none"

@@ -23,6 +23,18 @@ def runs_root(environment: dict[str, str] | None = None) -> Path:
     return Path(environment.get("HOME") or Path.home()) / ".gipfel" / "runs"
 
 
+def make_private(folder: Path) -> None:
+    """Make a folder and whatever of its parents is missing, each for its owner alone (0700).
+
+    ``mkdir(mode=0o700, parents=True)`` gives its mode to the last one only: ``~/.gipfel`` would be open.
+    """
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(mode=0o700, exist_ok=True)
+    # One that is no folder is as much of an error as with mkdir.
+    folder.mkdir(exist_ok=True)
+
+
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write a file so that a reader sees the old content or the new one, never half of it.
 
@@ -61,7 +73,7 @@ class RunFolder:
             raise GipfelError(f"{name!r} can't name a run folder.", "Use letters, digits, '.', '-' and '_'.")
         path = root / name
         try:
-            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(root)
             path.mkdir(mode=0o700, exist_ok=True)
             path.chmod(0o700)
             (path / "telemetry").mkdir(mode=0o700, exist_ok=True)

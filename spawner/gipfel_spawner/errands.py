@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 from gipfel_cluster.edf.draft import Draft
@@ -135,7 +136,9 @@ class Errands:
         GipfelError
             It can't be made.
         """
-        result = await self._run(("mkdir", "--parents", "--mode=700", "--", self._account.log_folder))
+        # Each is named: the mode is not that of a parent that is made on the way.
+        folders = (str(PurePosixPath(self._account.log_folder).parent), self._account.log_folder)
+        result = await self._run(("mkdir", "--parents", "--mode=700", "--", *folders))
         if result.code:
             raise GipfelError(
                 f"The folder {self._account.log_folder} can't be made: {_last(result)}.",

@@ -50,3 +50,9 @@ def test_what_takes_too_long_or_fails_is_ended_and_changes_nothing(run, monkeypa
         assert time.monotonic() - begun < 60
     assert sorted(path.name for path in run.telemetry.iterdir()) == before
     assert not (run.path / "score.json").exists()
+
+
+def test_what_is_made_on_the_way_to_a_run_is_its_owners_alone(tmp_path):
+    folder = RunFolder.create(tmp_path / ".gipfel" / "runs", "alps", "1")
+    for each in (folder.telemetry, folder.path, folder.path.parent, tmp_path / ".gipfel"):
+        assert each.stat().st_mode & 0o777 == 0o700

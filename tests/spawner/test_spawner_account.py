@@ -100,7 +100,7 @@ def test_the_log_folder_is_the_users_alone(tmp_path: Path) -> None:
         await ada.make_log_folder()
         await ada.make_log_folder()
         folder = tmp_path / "users/ada-nobody-knows/.gipfel/logs"
-        assert folder.stat().st_mode & 0o777 == 0o700
+        assert [each.stat().st_mode & 0o777 for each in (folder, folder.parent)] == [0o700] * 2
         log = folder / "x.log"
         log.write_text("\n".join(f"line {number}" for number in range(100)) + "\ngipfel: the reason\nmore\n")
         tail = Tail(text=await ada.last_lines(str(log)))

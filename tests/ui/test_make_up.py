@@ -102,9 +102,12 @@ def make_up(state: Path) -> Iterator[MakeUp]:
 
 
 def test_a_second_start_is_quick_and_finds_the_servers_of_the_first(make_up: MakeUp) -> None:
+    make_up.state.chmod(0o755)
     make_up.start()
     assert wait_until(make_up.answers, _FIRST_START_S), make_up.text()
     assert make_up.url in make_up.text()
+    own = (make_up.state, make_up.state / "jupyterhub.sqlite", make_up.state / "password")
+    assert [path.stat().st_mode & 0o077 for path in own if path.exists()] == [0, 0]
     user = HubUser.login(make_up.url, "ada", make_up.password)
 
     started = make_up.call("POST", "/users/ada/server")

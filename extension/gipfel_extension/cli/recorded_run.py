@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.runs import RunFolder, runs_root
+from gipfel_cluster.runs import RunFolder, make_private, runs_root
 from gipfel_cluster.scheduler.hostlist import expand_hostlist
 
 _ODD = re.compile(r"[^A-Za-z0-9._-]")
@@ -136,7 +136,7 @@ def _new_folder(root: Path, cluster: str, job_id: str) -> RunFolder:
     while True:
         name = job_id if number == 1 else f"{job_id}-{number}"
         try:
-            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(root)
             (root / f"{cluster}-{name}").mkdir(mode=0o700)
             return RunFolder.create(root, cluster, name)
         except FileExistsError:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gipfel_cluster.model import Frozen
-from gipfel_cluster.runs import runs_root, write_atomically
+from gipfel_cluster.runs import make_private, runs_root, write_atomically
 
 _FILE = "sharing.json"
 _WINDOW_S = 600.0
@@ -35,7 +35,7 @@ def write_sharing(environment: Mapping[str, str], sharing: Sharing) -> None:
         It can't be written.
     """
     path = _file(environment)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(path.parent)
     write_atomically(path, json.dumps(sharing.model_dump()) + "\n")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from gipfel_cluster.model import Frozen
-from gipfel_cluster.runs import write_atomically
+from gipfel_cluster.runs import make_private, write_atomically
 from gipfel_cluster.scheduler import JobStatus, Scheduler
 
 from .job_table import TaskView
@@ -52,7 +52,7 @@ async def submit_notebook(job: NotebookJob, scheduler: Scheduler, environment: M
     # A list that can't be kept is no reason against a job that runs.
     with contextlib.suppress(OSError):
         folder = submitted_folder(environment)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(folder)
         write_atomically(folder / f"{job.scheduler}-{job_id}.json", note.model_dump_json())
     return job_id
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from ..edf.model import Mount
 from ..engines.protocol import ContainerRequest
 from ..model import GipfelError
+from ..runs import make_private
 from ..runtime.model import Runtime
 from .authorized_keys import read_keys
 from .inside.order import SshOrder
@@ -110,7 +111,7 @@ def _host_key_folder(home: str, *, make: bool) -> str:
     if not make:
         return str(folder)
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(folder)
         folder.chmod(0o700)
     except OSError as error:
         raise GipfelError(

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from ..edf import Edf, Mount
 from ..model import Frozen
+from ..runs import make_private
 
 
 class Place(Frozen):
@@ -57,5 +58,5 @@ def _mounted(edf: Edf, path: str, *, writable: bool) -> bool:
 
 
 def _made(path: Path) -> str:
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(path)
     return str(path)

@@ -16,7 +16,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ..model import GipfelError
-from ..runs import write_atomically
+from ..runs import make_private, write_atomically
 from .account import own_name
 from .array import ArrayPlan, TaskState, array_script, task_file
 from .durations import parse_duration
@@ -67,7 +67,7 @@ class LocalScheduler:
                 )
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[: request.gpus_per_node])
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(self._folder)
             self._forget_old()
             keeper = await asyncio.create_subprocess_exec(
                 self._python,

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, ValidationError
 
 from gipfel_cluster.model import Frozen, GipfelError, Line
-from gipfel_cluster.runs import write_atomically
+from gipfel_cluster.runs import make_private, write_atomically
 from gipfel_cluster.scheduler.hostlist import fold_hostlist
 
 from .locking import locked
@@ -97,7 +97,7 @@ class Exclusions:
 
     def _change(self, change: _Change, now_ns: int | None) -> tuple[Exclusion, ...]:
         try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(self.path.parent)
             with locked(self.path.with_name(".exclusions.lock")):
                 kept, _ = self.read(now_ns=now_ns)
                 after = change({(each.node, each.check): each for each in kept})

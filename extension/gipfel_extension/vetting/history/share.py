@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import Field, ValidationError
 
 from gipfel_cluster.model import Frozen, GipfelError, Line, one_line
-from gipfel_cluster.runs import write_atomically
+from gipfel_cluster.runs import make_private, write_atomically
 
 from ..model import Verdict
 from .entry import HistoryEntry, VettingRecord
@@ -79,7 +79,7 @@ def set_consent(*, share: bool, root: Path | None = None) -> None:
     """
     folder = root or history_root()
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(folder)
         write_atomically(folder / _CONSENT, _Consent(share=share).model_dump_json())
     except OSError as error:
         raise GipfelError(f"{folder / _CONSENT} can't be written: {error.strerror}.") from error

@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from gipfel_cluster.model import GipfelError, one_line
-from gipfel_cluster.runs import write_atomically
+from gipfel_cluster.runs import make_private, write_atomically
 
 from .entry import HistoryEntry, VettingRecord
 from .locking import locked
@@ -79,7 +79,7 @@ class History:
         """
         runs = self.folder / "runs"
         try:
-            runs.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(runs)
             name = f"{record.started_ns:020d}-{secrets.token_hex(4)}.json"
             write_atomically(runs / name, record.model_dump_json())
             with locked(self.folder / ".lock"):
