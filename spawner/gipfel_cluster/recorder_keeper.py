@@ -17,7 +17,8 @@ from pathlib import Path
 
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
-_FLUSH_S = 15.0
+#: Seconds that this part of a job's end may take; see `scheduler.keeper.GRACE_SECONDS`.
+FLUSH_S = 15.0
 _GLANCE_S = 1.0
 
 
@@ -69,10 +70,10 @@ class RecorderKeeper:
         if self._process.poll() is None:
             self._process.terminate()
         try:
-            self._process.wait(_FLUSH_S)
+            self._process.wait(FLUSH_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-        self._thread.join(_FLUSH_S)
+        self._thread.join(FLUSH_S)
 
     def _start(self) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(

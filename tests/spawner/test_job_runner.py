@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script
-from gipfel_cluster.scheduler.processes import Process, descendants
+from gipfel_cluster.scheduler.processes import Process, descendants, kill_tree
 
 LIMIT_S = 60
 
@@ -140,6 +140,21 @@ def test_the_command_learns_where_its_run_and_its_sockets_are(job):
     assert len(sockets) < 60
     assert not Path(sockets).exists(), "the folder of the sockets outlives the job"
     assert others == ["7", "here", "host", "local", "a-secret-of-the-server", False]
+
+
+def test_a_job_that_is_killed_while_it_ends_has_its_end_on_record(job):
+    deaf = job.home / "deaf"
+    left = f"trap '' TERM; echo $$ > {deaf}; while :; do sleep 0.1; done"
+    job.start("sh", "-c", f'setsid sh -c "$0" & while [ ! -s {deaf} ]; do sleep 0.05; done; exit 3', left)
+    deadline = time.monotonic() + LIMIT_S
+    while not (job.run / "record.json").exists() or not job.record().get("ended"):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process = Process.of(int(deaf.read_text()))
+    kill_tree(job.process.pid)
+    job.process.kill()
+    assert process is not None, "its end was written only after everything else"
+    assert job.record()["exit_status"] == 3
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])

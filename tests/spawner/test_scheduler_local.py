@@ -1,4 +1,5 @@
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -8,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from gipfel_cluster import recorder_keeper
+from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script, closing, orphans, other_nodes
 from gipfel_cluster.model import GipfelError
+from gipfel_cluster.scheduler.keeper import GRACE_SECONDS
 from gipfel_cluster.scheduler.local import LocalScheduler
 from gipfel_cluster.scheduler.processes import Process, descendants
 from gipfel_cluster.scheduler.protocol import JobRequest, JobStatus
@@ -34,6 +38,13 @@ async def ended(local: LocalScheduler, job_id: str, limit: float = 20) -> JobSta
         assert time.monotonic() < end, "the job did not end"
         await asyncio.sleep(0.05)
     return status
+
+
+async def appears_at_all(path: Path, limit: float = 60) -> None:
+    end = time.monotonic() + limit
+    while not path.exists():
+        assert time.monotonic() < end, f"{path} did not appear"
+        await asyncio.sleep(0.02)
 
 
 async def appears(path: Path, limit: float = 10) -> str:
@@ -102,6 +113,42 @@ wait
         assert (await local.query([job]))[job].state == "CANCELLED"
 
     asyncio.run(run())
+
+
+def test_servers_that_are_stopped_together_all_end_by_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIPFEL_RUNS", str(tmp_path / "runs"))
+    spec = JobSpec(
+        kind="notebook", command=("sh", "-c", "touch $GIPFEL_RUN/up; exec sleep 300"), cluster="here",
+        interval=0.1, sources=("host",), options={},
+    )  # fmt: skip
+    names = ("PATH", "HOME", "USER", "GIPFEL_RUNS")
+    environment = {name: os.environ[name] for name in names if name in os.environ}
+    environment |= {JOB_VARIABLE: spec.model_dump_json()}
+
+    async def run() -> None:
+        local = scheduler(tmp_path)
+        asked = request(tmp_path, "", environment=environment).model_copy(
+            update={"script": batch_script(sys.executable)}
+        )
+        jobs = [await local.submit(asked) for _ in range(3)]
+        for job in jobs:
+            await appears_at_all(tmp_path / f"runs/here-{job}/up")
+        await asyncio.gather(*(local.cancel(job) for job in jobs))
+        for job, status in (await local.query(jobs)).items():
+            assert (status.state, status.exit_code) == ("CANCELLED", 143)
+            run = tmp_path / f"runs/here-{job}"
+            record = json.loads((run / "record.json").read_text())
+            assert (record["exit_status"], bool(record["ended"])) == (143, True)
+            assert [
+                each for each in (run / "telemetry").glob("*.arrows") if ".closed." not in each.name
+            ] == []
+
+    asyncio.run(run())
+    # Each part of a job's end has its own limit: together they are below what the job gets.
+    parts = (2 * orphans.GRACE_S, other_nodes.END_S, recorder_keeper.FLUSH_S, closing.LIMIT_S)
+    assert sum(parts) + 10 <= GRACE_SECONDS
 
 
 def test_a_process_may_have_any_name(tmp_path: Path) -> None:

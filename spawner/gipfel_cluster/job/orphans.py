@@ -8,7 +8,8 @@ import time
 from ..scheduler.processes import Process, descendants
 
 _PR_SET_CHILD_SUBREAPER = 36
-_GRACE_S = 5.0
+#: Seconds that this part of a job's end may take; see `scheduler.keeper.GRACE_SECONDS`.
+GRACE_S = 5.0
 _STEP_S = 0.05
 
 
@@ -24,7 +25,7 @@ def adopt_orphans() -> None:
 def end_descendants(keep: frozenset[int] = frozenset()) -> None:
     """End every process below this one but those of `keep`: by SIGTERM, after 5 s by SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        deadline = time.monotonic() + _GRACE_S
+        deadline = time.monotonic() + GRACE_S
         told: set[Process] = set()
         while (left := _left(keep)) and time.monotonic() < deadline:
             for each in left - told:

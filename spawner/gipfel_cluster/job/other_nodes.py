@@ -20,7 +20,8 @@ END_SIGNAL = signal.SIGUSR2
 
 _GLANCE_S = 0.5
 _LOOK_S = 5.0
-_END_S = 15.0
+#: Seconds that this part of a job's end may take; see `scheduler.keeper.GRACE_SECONDS`.
+END_S = 15.0
 _FIRST_PAUSE_S = 5.0
 _LONGEST_PAUSE_S = 60.0
 #: A recorder that begins so much later than the job is an event.
@@ -108,14 +109,14 @@ class OtherNodes:
             with suppress(ProcessLookupError):
                 process.send_signal(END_SIGNAL)
             try:
-                process.wait(_END_S)
+                process.wait(END_S)
             except subprocess.TimeoutExpired:
                 process.terminate()
                 with suppress(subprocess.TimeoutExpired):
-                    process.wait(_END_S)
+                    process.wait(END_S)
                 process.kill()
                 process.wait()
-        self._thread.join(_END_S)
+        self._thread.join(END_S)
         if self._head is not None:
             self._head.stop()
         # What had nothing to say is no log.

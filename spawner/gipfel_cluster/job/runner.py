@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from ..broker.beside import broker_beside
 from ..broker.surroundings import Surroundings
@@ -47,6 +48,7 @@ class JobRunner:
         self._child: subprocess.Popen[bytes] | None = None
         self._asked: int | None = None
         self._told: set[int] = set()
+        self._recorded = False
 
     def run(self) -> int:
         """Run the job to its end.
@@ -67,6 +69,9 @@ class JobRunner:
             return self._run_in(run, edf, runtime, scratch.path)
         finally:
             scratch.remove()
+            if self._recorded:
+                # Last: it takes the longest, and whoever asks for the score can do it as well.
+                close_run(run.path, self.environment)
 
     def _edf(self) -> Edf | None:
         if not self.spec.edf:
@@ -114,6 +119,7 @@ class JobRunner:
         record["notes"] = list(invocation.notes)
         run.write_record(record)
         recording = Recording(self.spec, run, scratch / "s", self.node, self.environment)
+        self._recorded = True
         status = 1
         try:
             around = Surroundings.of_job(
@@ -127,15 +133,23 @@ class JobRunner:
             with broker_beside(around):
                 start = self._start(engine.name) if contained else directory
                 status = self._wait(invocation.argv, dict(invocation.environment), start)
+                if self._asked in _ENDING:
+                    with contextlib.suppress(OSError):  # it is written once more
+                        self._write_end(run, record, status)
                 # A launch outlives the server that it was started from, and so the job does.
                 kept.wait_for_holders(scratch / kept.FOLDER, self._pass_on_end)
             return status
         finally:
-            end_descendants(keep=recording.processes())
-            recording.stop()
-            record.update(ended=now(), exit_status=status)
-            run.write_record(record)
-            close_run(run.path, self.environment)
+            try:
+                # First: whoever ends many jobs at once may kill this one before the rest is done.
+                self._write_end(run, record, status)
+            finally:
+                end_descendants(keep=recording.processes())
+                recording.stop()
+
+    def _write_end(self, run: RunFolder, record: dict[str, Any], status: int) -> None:
+        record.update(ended=now(), exit_status=status)
+        run.write_record(record)
 
     def _offered(self, run: RunFolder, scratch: Path, place: Place, engine: str) -> dict[str, str]:
         offered = {key: value for key, value in self.environment.items() if key != JOB_VARIABLE}

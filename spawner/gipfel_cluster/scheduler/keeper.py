@@ -9,6 +9,7 @@ outlives the process that started it. The job's folder gets ``keeper.json`` (a `
 import contextlib
 import ctypes
 import json
+import math
 import os
 import pwd
 import signal
@@ -20,7 +21,11 @@ from ..model import Frozen
 from ..runs import write_atomically
 from .processes import Process, descendants, kill_tree
 
-GRACE_SECONDS = 10.0
+#: What a job has to end. A server and its kernels take 10, its other processes 10 (`end_descendants`), the
+#: recorders here and elsewhere 15 each, the score 10 (`close_run`); many at once are slower still.
+GRACE_SECONDS = 75.0
+#: What processes that a job left behind have.
+_LEFT_SECONDS = 10.0
 #: The file in the job's folder with the seconds by which its time limit was extended.
 EXTENSION = "extension"
 _WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -123,9 +128,9 @@ def _extension(folder: Path) -> int:
 def _keep(job: int, seconds: int | None, folder: Path) -> Ending:
     """Wait for the job; end it when a signal or the clock says so, and then what it left behind."""
     deadline = None if seconds is None else time.monotonic() + seconds
-    state, code, last = "", None, 0.0
+    state, code, last = "", None, math.inf
     while True:
-        caught = signal.sigtimedwait(_WATCHED, 0.2 if last else 1.0)
+        caught = signal.sigtimedwait(_WATCHED, 1.0 if last == math.inf else 0.2)
         if caught is not None and caught.si_signo != signal.SIGCHLD:
             state = state or "CANCELLED"
         # The file is read only when the time is up.
@@ -135,12 +140,12 @@ def _keep(job: int, seconds: int | None, folder: Path) -> Ending:
         if ended is not None:
             code = ended
             _tell(descendants(os.getpid()))
-            last = last or time.monotonic() + GRACE_SECONDS
-        elif state and not last:
+            last = min(last, time.monotonic() + _LEFT_SECONDS)
+        elif state and last == math.inf:
             # The job passes it on to what it started.
             _tell((job,))
             last = time.monotonic() + GRACE_SECONDS
-        if last and time.monotonic() > last:
+        if time.monotonic() > last:
             kill_tree(os.getpid())
         if code is not None and not descendants(os.getpid()):
             return Ending(state=state or ("FAILED" if code else "COMPLETED"), exit_code=code)

@@ -145,7 +145,7 @@ class LocalScheduler:
         return {job_id: self._status_of(job_id) for job_id in job_ids}
 
     async def cancel(self, job_id: str, *, user: str = "") -> None:  # noqa: ARG002 - the Protocol's
-        """TERM, ten seconds, then KILL for the whole tree; returns when nothing of the job is left.
+        """TERM, after `GRACE_SECONDS` KILL for the whole tree; returns when nothing of the job is left.
 
         A task of an array gets the TERM alone, and what it leaves behind ends with the array.
         """
