@@ -7,6 +7,8 @@ from pathlib import Path
 
 from pydantic import JsonValue, TypeAdapter
 
+from gipfel_cluster.scratch import ScratchFolder
+
 from ..check import CheckContext
 from ..gpus.nvml import Nvml
 from ..host import ThisHost
@@ -22,7 +24,8 @@ def check_here(
     entry: JsonValue, *, node: str, gpus: int | None, python: str, environment: Mapping[str, str]
 ) -> bytes:
     """The results of one entry of a protocol on this node, as JSON."""
-    with tempfile.TemporaryDirectory(prefix="gipfel-vet-", ignore_cleanup_errors=True) as scratch:
+    scratch = ScratchFolder.create(Path(tempfile.gettempdir()))
+    try:
         context = CheckContext(
             node=node,
             environment=environment,
@@ -30,7 +33,9 @@ def check_here(
             gpus=Nvml(environment),
             probes=LocalProbes(python, environment),
             expected_gpus=gpus,
-            scratch=Path(scratch),
+            scratch=scratch.path,
         )
         results = run_check(ProtocolCheck.model_validate_json(json.dumps(entry)), context)
+    finally:
+        scratch.remove()
     return RESULTS.dump_json(tuple(results))
