@@ -151,5 +151,5 @@ def test_a_job_runs_by_podman(engine_place: Path, engine_user: UnixUser, runtime
     assert (first, uid) == ("b c i podman", str(engine_user.uid))
     assert not Path(sockets).exists()
     record = json.loads((engine_user.home / ".gipfel/runs/here-7/record.json").read_text())
-    assert (record["engine"], record["exit_status"]) == ("podman", 7)
+    assert (record["engine"], record["exit_status"], record["image"]["digest"]) == ("podman", 7, None)
     assert not engine_user.processes()

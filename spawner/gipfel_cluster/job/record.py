@@ -1,20 +1,17 @@
 """What ``record.json`` says of a run."""
 
-import hashlib
 import importlib.metadata
-import os
 import platform
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from ..edf import Edf
 from ..runtime import Runtime
 from ..scheduler.hostlist import expand_hostlist
+from .image_digest import cache_folder, image_identity
 from .spec import JobSpec
 
-_SUPERBLOCK_BYTES = 96
 _PACKAGES = ("gipfel", "jupyterlab", "jupyterhub", "papermill", "pyarrow", "plotly", "nvidia-ml-py")
 
 
@@ -60,7 +57,7 @@ def describe_run(
         "options": dict(spec.options),
         "edf": edf.model_dump(mode="json") if edf else None,
         "edf_digest": edf.digest if edf else None,
-        "image": _image_identity(edf),
+        "image": image_identity(edf, cache_folder(environment)),
         "engine": spec.engine if edf and edf.image else "host",
         "runtime": {"root": runtime.root, "prefix": runtime.prefix, "version": runtime.version},
         "interval": spec.interval,
@@ -86,29 +83,3 @@ def _versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return versions
-
-
-def _image_identity(edf: Edf | None) -> dict[str, Any] | None:
-    """Which image it was, without reading all of it: size, time and a digest of the SquashFS superblock.
-
-    The superblock holds creation time, inode count and the offsets of every table, so two images that differ
-    in content differ there in practice; a digest of tens of gigabytes would delay every start.
-    """
-    if edf is None or not edf.image:
-        return None
-    path = Path(edf.image)
-    try:
-        about = path.stat()
-        if path.is_dir():
-            return {"path": str(path), "mtime_ns": about.st_mtime_ns}
-        with path.open("rb") as file:
-            superblock = file.read(_SUPERBLOCK_BYTES)
-    except OSError:
-        return {"path": edf.image}
-    digest = hashlib.sha256(superblock + os.fsencode(str(about.st_size))).hexdigest()
-    return {
-        "path": str(path),
-        "size": about.st_size,
-        "mtime_ns": about.st_mtime_ns,
-        "superblock_digest": f"sha256:{digest}",
-    }

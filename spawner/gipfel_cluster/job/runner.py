@@ -23,6 +23,7 @@ from ..runtime import Runtime
 from ..scratch import ScratchFolder
 from . import kept
 from .closing import close_run
+from .image_digest import BackgroundDigest, cache_folder
 from .orphans import adopt_orphans, end_descendants
 from .place import Place, place_in_container, place_on_host
 from .record import describe_run, job_id_of, now, scheduler_of
@@ -120,6 +121,9 @@ class JobRunner:
         run.write_record(record)
         recording = Recording(self.spec, run, scratch / "s", self.node, self.environment)
         self._recorded = True
+        digest = BackgroundDigest(
+            record["image"], cache_folder(self.environment), lambda: run.write_record(record)
+        )
         status = 1
         try:
             around = Surroundings.of_job(
@@ -140,6 +144,7 @@ class JobRunner:
                 kept.wait_for_holders(scratch / kept.FOLDER, self._pass_on_end)
             return status
         finally:
+            digest.stop()
             try:
                 # First: whoever ends many jobs at once may kill this one before the rest is done.
                 self._write_end(run, record, status)

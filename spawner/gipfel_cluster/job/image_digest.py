@@ -1,0 +1,188 @@
+"""The digest of an image's content, computed once for a file that stays as it is, beside a job that runs.
+
+An image has tens of gigabytes: its digest is looked up in the user's cache when a job starts, and computed
+while the job runs, slowly and at the lowest priority, where it is not there yet.
+"""
+
+import hashlib
+import json
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ..edf import Edf
+from ..engines.references import read_reference
+from ..model import GipfelError
+from ..runs import write_atomically
+
+_PIECE_BYTES = 1 << 20
+#: The container is started from the same file and file system: its reads go first.
+_DELAY_S = 30.0
+_BYTES_PER_S = 256 << 20
+_LIMIT_S = 1800.0
+_LOWEST = 19
+_ENTRY_BYTES = 1 << 10
+_MOST_ENTRIES = 256
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """Return where a user's digests are kept: below ``$XDG_CACHE_HOME``, else ``~/.cache``."""
+    given = environment.get("XDG_CACHE_HOME", "")
+    home = Path(environment.get("HOME") or Path.home())
+    return Path(given if given.startswith("/") else home / ".cache", "gipfel", "image-digests")
+
+
+def image_identity(edf: Edf | None, cache: Path) -> dict[str, Any] | None:
+    """Describe the image of a run: where it is, its size and time, and the digest of its content.
+
+    ``digest`` is None where it is not known: not computed yet, or of an unpacked folder, which has none. Of
+    an image in a registry it is known only where the EDF names it by its digest.
+    """
+    if edf is None or not edf.image:
+        return None
+    if edf.image_path is None:
+        return {"path": edf.image, "digest": _digest_in_name(edf.image)}
+    try:
+        about = edf.image_path.stat()
+    except OSError:
+        return {"path": edf.image, "digest": None}
+    identity = {"path": edf.image, "mtime_ns": about.st_mtime_ns, "digest": None}
+    if not stat.S_ISREG(about.st_mode):
+        return identity
+    return identity | {"size": about.st_size, "digest": _cached(cache, edf.image, about)}
+
+
+def _digest_in_name(image: str) -> str | None:
+    try:
+        _, at, digest = read_reference(image).version.rpartition("@")
+    except GipfelError:
+        return None
+    return digest if at else None
+
+
+class BackgroundDigest:
+    """Computes the digest that an `image_identity` lacks, in a thread of the lowest priority.
+
+    Parameters
+    ----------
+    identity
+        Gets the digest.
+    known
+        Called then, once, never after `stop` has returned.
+    delay_s, bytes_per_s, limit_s
+        When it begins, how fast it reads at most, and when it gives up.
+    """
+
+    def __init__(
+        self,
+        identity: dict[str, Any] | None,
+        cache: Path,
+        known: Callable[[], None],
+        *,
+        delay_s: float = _DELAY_S,
+        bytes_per_s: float = _BYTES_PER_S,
+        limit_s: float = _LIMIT_S,
+    ) -> None:
+        self._identity = identity or {}
+        self._cache = cache
+        self._known = known
+        self._delay_s, self._bytes_per_s, self._limit_s = delay_s, bytes_per_s, limit_s
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        # A file system that does not answer may keep it for ever: nothing waits for it.
+        self._thread = threading.Thread(target=self._run, name="image digest", daemon=True)
+        if "size" in self._identity and self._identity["digest"] is None:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End it; what is not known by now stays so."""
+        self._stopped.set()
+        with self._lock:
+            return
+
+    def wait(self, seconds: float) -> None:
+        """Wait until it has ended, at most that long."""
+        if self._thread.ident is not None:
+            self._thread.join(seconds)
+
+    def _run(self) -> None:
+        with suppress(OSError):
+            # On Linux a thread has a priority of its own.
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST)
+        if self._stopped.wait(self._delay_s):
+            return
+        with suppress(OSError):
+            digest = self._computed(self._identity["path"])
+            if digest is None:
+                return
+            with self._lock:
+                if not self._stopped.is_set():
+                    self._identity["digest"] = digest
+                    self._known()
+
+    def _computed(self, path: str) -> str | None:
+        """Read the whole file; None where it was stopped, took too long or changed meanwhile."""
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(handle, "rb", buffering=0) as file:
+            about = os.fstat(handle)
+            if not stat.S_ISREG(about.st_mode):
+                return None
+            # What it reads must not push the container's own pages out of memory.
+            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_NOREUSE)
+            summed, count, began = hashlib.sha256(), 0, time.monotonic()
+            while piece := file.read(_PIECE_BYTES):
+                summed.update(piece)
+                count += len(piece)
+                elapsed = time.monotonic() - began
+                if elapsed > self._limit_s or count > about.st_size:
+                    return None
+                if self._stopped.wait(max(0.0, count / self._bytes_per_s - elapsed)):
+                    return None
+            if _key(path, os.fstat(handle)) != _key(path, about):
+                return None
+        digest = f"sha256:{summed.hexdigest()}"
+        # Of a cache that can't be written to, the next job computes it again.
+        with suppress(OSError):
+            _keep(self._cache, path, about, digest)
+        return digest
+
+
+def _key(path: str, about: os.stat_result) -> dict[str, Any]:
+    """What of a file changes when its content does; a device's number is another one on each node."""
+    return {
+        "path": os.path.realpath(path),
+        "inode": about.st_ino,
+        "size": about.st_size,
+        "mtime_ns": about.st_mtime_ns,
+        "ctime_ns": about.st_ctime_ns,
+    }
+
+
+def _entry(cache: Path, path: str) -> Path:
+    return cache / f"{hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()}.json"
+
+
+def _cached(cache: Path, path: str, about: os.stat_result) -> str | None:
+    try:
+        handle = os.open(_entry(cache, path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(handle, "rb") as file:
+            content = json.loads(file.read(_ENTRY_BYTES + len(path) * 6))
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(content, dict):
+        return None
+    digest = content.pop("digest", None)
+    return digest if isinstance(digest, str) and content == _key(path, about) else None
+
+
+def _keep(cache: Path, path: str, about: os.stat_result, digest: str) -> None:
+    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_atomically(_entry(cache, path), json.dumps({**_key(path, about), "digest": digest}))
+    entries = sorted(cache.glob("*.json"), key=lambda each: each.stat().st_mtime_ns, reverse=True)
+    for old in entries[_MOST_ENTRIES:]:
+        old.unlink(missing_ok=True)
