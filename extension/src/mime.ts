@@ -3,8 +3,12 @@ import type { PartialJSONObject } from '@lumino/coreutils';
 import type { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 
+import { readersFigure } from './clock';
 import { loadPlotly } from './plot';
 import type { IPlotly } from './tokens';
+
+/** What Gipfel's own figures have as `uirevision`. */
+const OWN = 'gipfel';
 
 export const PLOTLY_MIME_TYPE = 'application/vnd.plotly.v1+json';
 
@@ -15,7 +19,7 @@ export class RenderedPlotly extends Widget implements IRenderMime.IRenderer {
     this.addClass('jp-Gipfel-renderedPlotly');
   }
 
-  /** Draw the figure as it is: its author chose its colours. */
+  /** Draw the figure as it is, for its author chose its colours, but with UTC on the reader's clock. */
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
     // plotly.js writes into what it is given, and the model belongs to the notebook.
     const figure = structuredClone(model.data[PLOTLY_MIME_TYPE]) as {
@@ -29,9 +33,10 @@ export class RenderedPlotly extends Widget implements IRenderMime.IRenderer {
       return;
     }
     this._plotly = plotly;
-    const layout: PartialJSONObject = { height: 360, ...figure.layout };
+    const { data = [], layout: own } = figure.layout?.uirevision === OWN ? readersFigure(figure) : figure;
+    const layout: PartialJSONObject = { height: 360, ...own };
     this._resizable = layout.width === undefined;
-    await plotly.react(this.node, figure.data ?? [], layout, figure.config);
+    await plotly.react(this.node, data, layout, figure.config);
     if (figure.frames) {
       await plotly.addFrames(this.node, figure.frames);
     }

@@ -2,6 +2,7 @@ import { Notification } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 
 import { lineOf } from './answer';
+import { clockMoment } from './clock';
 import { dueNotice, type LeavingModel } from './leaving';
 import type { ILeaving } from './tokens';
 
@@ -40,7 +41,7 @@ export class LeavingNotices {
     this._timeId = Notification.emit(
       this._trans.__(
         "This server's time ends at %1, in %2. Save your work.",
-        clock(leaving.ends_ms),
+        clockMoment(leaving.ends_ms),
         this._inWords(leftMs)
       ),
       last ? 'error' : 'warning',
@@ -63,8 +64,8 @@ export class LeavingNotices {
     this._idleId = Notification.emit(
       this._trans.__(
         'Nothing has run here since %1. This server is stopped at %2, and what it holds is given back.',
-        clock(leaving.idle.since_ms),
-        clock(leaving.idle.stop_ms)
+        clockMoment(leaving.idle.since_ms),
+        clockMoment(leaving.idle.stop_ms)
       ),
       'warning',
       {
@@ -119,8 +120,4 @@ export class LeavingNotices {
   private _timeId = '';
   private _idleId = '';
   private _stopMs = 0;
-}
-
-function clock(timeMs: number): string {
-  return new Date(timeMs).toLocaleTimeString([], { hour: '2-digit', minute: '2-digit' });
 }

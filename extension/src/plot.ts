@@ -1,5 +1,6 @@
 import type { PartialJSONObject } from '@lumino/coreutils';
 
+import { aheadMs, readersLayout, readersTimes, utcOf, wallText } from './clock';
 import { themed } from './theme';
 import type { IFigure, INews, IPlotly, IPlotlyNode } from './tokens';
 import { extendHeat, extendLines, newestOf, type ITrace } from './traces';
@@ -26,6 +27,8 @@ export function offerPlotly(): void {
 
 /** A few points across the whole width would look like more than they are. */
 const SHORTEST_SPAN_MS = 60_000;
+/** Texts of times that are remembered; a window of a few minutes needs a thousand. */
+const MOST_TEXTS = 20_000;
 
 const CONFIG = {
   displaylogo: false,
@@ -71,6 +74,8 @@ export class FigureView {
       // plotly.js makes a CSS selector of it when the trace goes, and throws where it is none.
       trace.uid = trace.uid.replace(/[^\w-]/g, '_');
     }
+    // plotly.js keeps what it is given, and notes in it which lines were hidden.
+    this._drawn = this._traces.map(trace => ({ ...trace }));
     this._given = layout;
     this._config = { ...CONFIG, ...config };
     this._moves = false;
@@ -104,12 +109,13 @@ export class FigureView {
     }
     const first = this._plotly === null;
     this._plotly = plotly;
-    const layout = themed(this._given, this.node);
-    this._setRange(layout);
-    this._setMark(layout);
+    const own = themed(this._given, this.node);
+    this._setRange(own);
+    this._setMark(own);
+    const layout = this._onReadersClock(own);
     // The arrays are the same objects as before; only this says that they changed.
     layout.datarevision = ++this._revision;
-    await plotly.react(this.node, this._traces, layout, this._config);
+    await plotly.react(this.node, this._drawn, layout, this._config);
     if (first) {
       this._listen();
     }
@@ -144,6 +150,30 @@ export class FigureView {
       }
     }
   }
+
+  /** What plotly.js is given: times as text of the reader's clock, one for the whole figure. */
+  private _onReadersClock(layout: PartialJSONObject): PartialJSONObject {
+    const [, end] = (layout.xaxis as { range?: number[] } | undefined)?.range ?? [];
+    const ahead = aheadMs(end ?? Date.now());
+    if (ahead !== this._aheadMs || this._texts.size > MOST_TEXTS) {
+      this._texts.clear();
+      this._aheadMs = ahead;
+    }
+    this._traces.forEach((trace, place) => {
+      Object.assign(this._drawn[place] ?? {}, trace, readersTimes(trace, layout, ahead, this._text));
+    });
+    return readersLayout(layout, ahead);
+  }
+
+  /** Lines of one figure have their times in common, and most of them were drawn before. */
+  private readonly _text = (timeMs: number, ahead: number): string => {
+    let text = this._texts.get(timeMs);
+    if (text === undefined) {
+      text = wallText(timeMs, ahead);
+      this._texts.set(timeMs, text);
+    }
+    return text;
+  };
 
   private _setMark(layout: PartialJSONObject): void {
     if (!this._span) {
@@ -183,7 +213,7 @@ export class FigureView {
           Object.entries(event).find(([key]) => new RegExp(`^xaxis\\d*\\.range\\[${end}\\]$`).test(key))?.[1]
       );
       if (from !== undefined && to !== undefined) {
-        this.listener.onZoom?.({ sinceMs: utcMs(from), untilMs: utcMs(to) });
+        this.listener.onZoom?.({ sinceMs: utcOf(from, this._aheadMs), untilMs: utcOf(to, this._aheadMs) });
       } else if (Object.keys(event).some(key => /^xaxis\d*\.autorange$/.test(key))) {
         this.listener.onZoom?.(null);
       }
@@ -223,6 +253,9 @@ export class FigureView {
   private readonly _observer: ResizeObserver;
   private _plotly: IPlotly | null = null;
   private _traces: ITrace[] = [];
+  private _drawn: ITrace[] = [];
+  private readonly _texts = new Map<number, string>();
+  private _aheadMs = 0;
   private _byUid = new Map<string, ITrace>();
   private _given: PartialJSONObject | null = null;
   private _config: PartialJSONObject = CONFIG;
@@ -232,9 +265,4 @@ export class FigureView {
   private _disposed = false;
   private _held: Promise<void> = Promise.resolve();
   private _release: (() => void) | null = null;
-}
-
-/** A time of plotly.js, which is a number or a text without a zone, in milliseconds since the epoch. */
-function utcMs(time: unknown): number {
-  return typeof time === 'number' ? time : Date.parse(`${String(time).replace(' ', 'T')}Z`);
 }

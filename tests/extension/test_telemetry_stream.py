@@ -258,4 +258,4 @@ def test_judging_recorders():
     assert judge([recorder], 102 * second, starting=True)["message"] == recorder.event
     recorder.ended = True
     ended = judge([recorder], 900 * second, starting=False)
-    assert (ended["state"], ended["message"]) == ("stale", "The recording ended at 00:01:40 UTC.")
+    assert (ended["state"], ended["message"]) == ("stale", "The recording ended at 1970-01-01 00:01:40 UTC.")

@@ -89,11 +89,15 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def new_page(browser: Browser) -> Iterator[Callable[[], Page]]:
-    """Open a page of another person: with no cookies, in a light theme, as wide as a small laptop."""
+    """Open a page of another person: no cookies, a light theme, a small laptop, and far from UTC."""
     contexts = []
 
     def open_page() -> Page:
-        context = browser.new_context(viewport={"width": 1400, "height": 900}, color_scheme="light")
+        context = browser.new_context(
+            viewport={"width": 1400, "height": 900},
+            color_scheme="light",
+            timezone_id="America/Los_Angeles",
+        )
         context.set_default_timeout(_SLOWEST_MS)
         contexts.append(context)
         return context.new_page()

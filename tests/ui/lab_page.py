@@ -10,7 +10,7 @@ _LAB_LIMIT_MS = 60_000
 _TOAST_MS = 2000
 _PROMPT_MS = 10_000
 _READ_TRACES = """node => (node.data ?? []).map(trace => ({
-    name: trace.name, x: trace.x.length, last: trace.x[trace.x.length - 1] ?? null
+    name: trace.name, x: trace.x.length, last: trace.x.length ? Date.parse(trace.x.at(-1)) : null
 }))"""
 
 

@@ -1,6 +1,7 @@
 """The HTML report in a real browser: drawn without a network, and its figures answer to the mouse."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,18 @@ def test_a_report_is_drawn_offline_and_says_values(tmp_path, new_page, screensho
     page.mouse.move(size["x"] + size["width"] / 3, size["y"] + size["height"] / 2)
     page.mouse.move(size["x"] + size["width"] / 2, size["y"] + size["height"] / 2)
     expect(box.locator(".hoverlayer text").first).to_be_attached()
+    # One clock for plots and words: the reader's, half a year from now too.
+    titles = box.locator("[class*=title]").all_text_contents()
+    assert "PDT" in titles
+    assert all(
+        tick.startswith("08:")
+        for tick in box.locator("[class*=tick] text").all_text_contents()
+        if ":" in tick
+    )
+    assert re.search(r"Made by gipfel on [-0-9]+ [0-9:]+ P[DS]T\.", page.locator("footer").inner_text())
+    said = page.locator("figcaption time").all_inner_texts()
+    assert said
+    assert all(re.match(r"2025-06-15 08:\d\d:\d\d( PDT)?$", time) for time in said)
     screenshot(page, "report")
     assert problems == []
     assert [url for url in asked if not url.startswith(("file://", "blob:", "data:"))] == []

@@ -40,11 +40,11 @@ def span(lab: LabPage, name: str = "job") -> list[object]:
 
 
 def drag(lab: LabPage, figure: Locator) -> None:
-    """Pull a frame across a part of a plot, slowly enough for new samples to come in meanwhile."""
+    """Pull a frame across the newest part of a plot, slowly enough for new samples to come in meanwhile."""
     figure.locator(".nsewdrag").first.hover()
     box = figure.locator(".nsewdrag").first.bounding_box()
     assert box
-    across = [box["x"] + box["width"] * part for part in (0.4, 0.7)]
+    across = [box["x"] + box["width"] * part for part in (0.6, 0.95)]
     up = box["y"] + box["height"] / 2
     lab.page.mouse.move(across[0], up)
     lab.page.mouse.down()
@@ -55,8 +55,11 @@ def drag(lab: LabPage, figure: Locator) -> None:
 
 def test_score_and_losses_add_up_and_name_what_binds(lab, screenshot):
     expect(lab.panel.locator(".jp-Gipfel-sum")).to_contain_text("= 100)", timeout=_SOON_MS)
-    line = lab.panel.locator(".jp-Gipfel-lost").inner_text()
-    points = int(lab.panel.locator(".jp-Gipfel-points").inner_text())
+    # Read at once: the next score comes any second.
+    line, points = lab.panel.evaluate(
+        "node => ['.jp-Gipfel-lost', '.jp-Gipfel-points'].map(each => node.querySelector(each).innerText)"
+    )
+    points = int(points)
     lost = [int(each) for each in re.findall(r"\w\xa0(\d+)", line)]
     assert points + sum(lost) == 100
     expect(lab.panel.get_by_role("status").first).to_contain_text("simulated")
@@ -110,6 +113,24 @@ def test_zooming_reads_the_stretch_and_leads_back_to_live(lab, screenshot):
         "aria-busy", "false", timeout=_SOON_MS
     )
     assert span(lab) != before
+    # One clock: the axis and the words above it are of the page's zone, and what was zoomed to has samples.
+    lab.page.wait_for_function(
+        """() => {
+          const [first, last, zone] = document.querySelector('.jp-Gipfel-stretch').innerText
+            .match(/(\\d\\d:\\d\\d:\\d\\d) \u2013 (\\d\\d:\\d\\d:\\d\\d) (\\S+)/).slice(1);
+          const { layout, data } = document.querySelector('[data-figure=job]');
+          if (typeof layout.xaxis.range[0] !== 'string') {
+            return false;
+          }
+          const day = layout.xaxis.range[0].slice(0, 10);
+          const off = (said, end) => Date.parse(`${day}T${said}`) - Date.parse(layout.xaxis.range[end]);
+          const near = [first, last].every((said, end) => Math.abs(off(said, end)) < 3000);
+          const ago = Date.now() - Date.parse(layout.xaxis.range[0]);
+          return near && layout.xaxis.hoverformat.endsWith(` ${zone}`) && /^P[DS]T$/.test(zone)
+            && ago < 300_000 && data[0].x.length > 1;
+        }""",
+        timeout=_SOON_MS,
+    )
     screenshot(lab.page, "21-saturation-zoomed")
     later = span(lab)
     lab.panel.get_by_role("button", name="Later").click()

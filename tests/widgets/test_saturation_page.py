@@ -3,8 +3,10 @@
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import plotly
 import pytest
@@ -25,6 +27,8 @@ pytestmark = [
 _HERE = Path(gipfel_widgets.__file__).parent
 _PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 _START_NS = 1_800_000_000 * 10**9
+#: Far from UTC, so that a time that is taken for another zone's is seen.
+_ZONE = "America/Los_Angeles"
 _GPUS = [Device(f"GPU-{n}:x/{n}", "gpu", "NVIDIA GH200", n, simulated=True) for n in (0, 1)]
 
 _PAGE = """
@@ -96,7 +100,7 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
     pages: list[Page] = []
     errors: list[str] = []
 
-    def show(*, offered: bool = True, status: dict[str, Any] | None = None) -> Page:
+    def show(*, offered: bool = True, status: dict[str, Any] | None = None, zone: str = _ZONE) -> Page:
         state = {
             "figure": _figure(20),
             "status": {**_STATUS, **(status or {})},
@@ -115,7 +119,7 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
             kind, body = answers.get(route.request.url.rpartition("/")[2], ("text/plain", ""))
             route.fulfill(body=body, content_type=kind)
 
-        page = browser.new_page(viewport={"width": 760, "height": 600})
+        page = browser.new_page(viewport={"width": 760, "height": 600}, timezone_id=zone)
         pages.append(page)
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.route("**/*", answer)
@@ -148,7 +152,7 @@ def test_it_draws_says_live_and_marks_simulated(open_page):
 def test_points_extend_the_traces_and_leave_on_the_left(open_page):
     page = open_page()
     page.evaluate("traces => emit('msg:custom', {type: 'samples', traces})", figure_delta(_samples(20, 70)))
-    page.wait_for_function(f"document.querySelector('.js-plotly-plot').data[0].x.at(-1) === {_ms(89)}")
+    page.wait_for_function(f"document.querySelector('.js-plotly-plot').data[0].x.at(-1) === '{_text(89)}'")
     assert _plot(page, "data.map(trace => trace.x.length)") == [61] * 8
     assert page.evaluate("new Set(document.querySelector('.js-plotly-plot').layout.xaxis.range).size") == 2
 
@@ -163,7 +167,7 @@ def _pull(page: Page, figure: str) -> tuple[float, float]:
     page.mouse.down()
     page.mouse.move(across[1], up, steps=5)
     page.wait_for_selector(f"{figure} .zoomlayer path", state="attached")
-    read = f"document.querySelector('{figure}').layout.xaxis.range.map(Number)"
+    read = f"document.querySelector('{figure}').layout.xaxis.range.map(Date.parse)"
     first, last = page.evaluate(read)
     return first, last
 
@@ -179,7 +183,7 @@ def test_a_frame_that_is_pulled_while_samples_come_in_is_kept(open_page):
     page = open_page()
     send = "traces => emit('msg:custom', {type: 'samples', traces})"
     page.evaluate(send, figure_delta(_samples(20, 5)))
-    page.wait_for_function(f"document.querySelector('.js-plotly-plot').data[0].x.at(-1) === {_ms(24)}")
+    page.wait_for_function(f"document.querySelector('.js-plotly-plot').data[0].x.at(-1) === '{_text(24)}'")
     first, last = _pull(page, ".gipfel-figure")
     # A new figure in the middle, as when a recorder joins, and samples before and after it.
     page.evaluate(send, figure_delta(_samples(25, 5)))
@@ -188,12 +192,12 @@ def test_a_frame_that_is_pulled_while_samples_come_in_is_kept(open_page):
     page.evaluate(send, figure_delta(_samples(30, 5)))
     _settle(page)
     assert page.locator(".gipfel-figure .zoomlayer path").count() > 0
-    assert _plot(page, "layout.xaxis.range.map(Number)") == [first, last]
+    assert _plot(page, "layout.xaxis.range.map(Date.parse)") == [first, last]
     page.mouse.up()
     # What came meanwhile is there afterwards, and the axis stays where the frame was pulled.
-    page.wait_for_function(f"document.querySelector('.js-plotly-plot').data[0].x.at(-1) === {_ms(34)}")
+    page.wait_for_function(f"document.querySelector('.js-plotly-plot').data[0].x.at(-1) === '{_text(34)}'")
     wide = last - first
-    begin, end = page.evaluate("document.querySelector('.js-plotly-plot')._fullLayout.xaxis._rl")
+    begin, end = _plot(page, "layout.xaxis.range.map(Date.parse)")
     assert begin == pytest.approx(first + 0.3 * wide, abs=0.05 * wide)
     assert end == pytest.approx(first + 0.7 * wide, abs=0.05 * wide)
 
@@ -282,8 +286,55 @@ def test_a_view_that_is_closed_listens_no_longer(open_page):
     assert page.locator(".main-svg").count() == 0
 
 
-def _ms(second: int) -> int:
-    return _START_NS // 10**6 + 1000 * second
+def _text(second: int) -> str:
+    """A time as plotly.js is given it: of the page's own zone, without its name."""
+    local = datetime.fromtimestamp(_START_NS // 10**9 + second, ZoneInfo(_ZONE))
+    return f"{local:%Y-%m-%dT%H:%M:%S}.000"
+
+
+@pytest.mark.parametrize(
+    ("zone", "hour", "name"),
+    [("UTC", "08:00", "UTC"), ("Europe/Zurich", "09:00", "GMT+1"), ("America/Los_Angeles", "00:00", "PST")],
+)
+def test_every_time_is_on_the_readers_clock_with_its_zone_beside_it(open_page, zone, hour, name):
+    page = open_page(zone=zone, status={"state": "stale", "message": "It ended at 2027-01-15 08:00:19 UTC."})
+    assert f"{hour[:2]}:00 {name}." in page.locator(".gipfel-status").inner_text()
+    assert _plot(page, "data[0].x.slice(0, 2)") == [f"2027-01-15T{hour}:0{second}.000" for second in (0, 1)]
+    titles = page.locator(".gipfel-figure .x2title").all_text_contents()
+    assert name in titles
+    ticks = page.locator(".gipfel-figure .xtick text, .gipfel-figure .x2tick text").all_text_contents()
+    assert ticks
+    assert all(tick.startswith((hour, f"{(int(hour[:2]) - 1) % 24:02}:59")) for tick in ticks)
+    # A frame of the last ten seconds, pulled on whatever clock, is of those seconds.
+    first, last = _pull(page, ".gipfel-figure")
+    page.mouse.up()
+    page.wait_for_function("document.querySelector('.js-plotly-plot').layout.xaxis.range[0].includes(' ')")
+    begin, end = _plot(page, "layout.xaxis.range.map(Date.parse)")
+    assert first < begin < end < last
+    assert abs(end - (_START_NS // 10**6)) < 60_000
+    hover = _plot(page, "layout.xaxis.hoverformat")
+    assert hover == f"%H:%M:%S {name}"
+
+
+def test_a_clock_that_is_changed_in_between_moves_no_sample(open_page):
+    """At the end of summer time one hour comes twice: a figure has one clock, that of its end."""
+    page = open_page(zone="Europe/Zurich")
+    moved = page.evaluate(
+        """async () => {
+          const { readersFigure, utcOf, clockRange } = await import('./saturation.js');
+          const change = Date.UTC(2027, 9, 31, 1);
+          const x = [-2, -1, 0, 1].map(hours => change + 3_600_000 * hours);
+          const axis = { type: 'date', range: [x[0], x[3]], hoverformat: '%H:%M:%S UTC' };
+          const { data, layout, ahead } = readersFigure({ data: [{ x }], layout: { xaxis: axis } });
+          return [data[0].x, data[0].x.map(text => utcOf(text, ahead) - change), layout.xaxis.range,
+                  clockRange(x[0], x[1], x[0]), clockRange(x[2], x[3], x[2])];
+        }"""
+    )
+    texts, back, span, before, after = moved
+    assert [text[11:16] for text in texts] == ["00:00", "01:00", "02:00", "03:00"]
+    assert back == [-7_200_000, -3_600_000, 0, 3_600_000]
+    assert span == [texts[0], texts[3]]
+    assert (before, after) == ("01:00:00 \u2013 02:00:00 GMT+2", "02:00:00 \u2013 03:00:00 GMT+1")
 
 
 def test_score_and_other_plots_stand_beside_the_lines(open_page):

@@ -14,6 +14,7 @@ from gipfel_extension.vetting.grid import CELL_SHAPES, grid_of
 from gipfel_extension.vetting.model import CheckResult, Scope, Verdict
 from gipfel_extension.vetting.protocol import ProtocolCheck, VettingProtocol
 from gipfel_extension.vetting.report import make_report
+from gipfel_widgets import Vetting
 
 pytestmark = [
     pytest.mark.browser,
@@ -75,7 +76,7 @@ def grid(*, ended: bool) -> dict[str, Any]:
 def page() -> Iterator[Page]:
     files = {
         "/": (_PAGE, "text/html"),
-        "/vetting.js": ((_HERE / "vetting.js").read_text(), "text/javascript"),
+        "/vetting.js": (str(Vetting._esm), "text/javascript"),
         "/vetting.css": ((_HERE / "vetting.css").read_text(), "text/css"),
         "/state.json": (
             json.dumps({"grid": {}, "message": "The vetting starts…", "shapes": dict(CELL_SHAPES)}),

@@ -1,4 +1,7 @@
-/** The plots of `saturation.js`, which follows in the same module: plotly.js, the theme, a figure in a node. */
+/**
+ * The plots of `saturation.js`, which follows in the same module: plotly.js, the theme, a figure in a node.
+ * `clock.js` stands before it.
+ */
 
 const OFFER = Symbol.for('gipfel.plotly');
 /** Within this the panel's plugin has started, where there is one. */
@@ -61,7 +64,13 @@ function themed(layout, node) {
     },
     annotations: (layout.annotations ?? []).map(note =>
       note.name === 'simulated'
-        ? { ...note, font: { ...note.font, color: colour('--jp-warn-color1', note.font.color) } }
+        ? {
+            ...note,
+            font: {
+              ...note.font,
+              color: colour('--jp-warn-color1', note.font.color)
+            }
+          }
         : note
     )
   };
@@ -117,7 +126,10 @@ class FigureView {
     this.resizes = new ResizeObserver(() => this.enqueue(() => this.fit()));
     this.resizes.observe(node);
     this.themes = new MutationObserver(() => this.figure && this.draw(this.figure));
-    const watched = { attributes: true, attributeFilter: ['data-jp-theme-light', 'data-jp-theme-name'] };
+    const watched = {
+      attributes: true,
+      attributeFilter: ['data-jp-theme-light', 'data-jp-theme-name']
+    };
     this.themes.observe(document.body, watched);
   }
 
@@ -140,6 +152,8 @@ class FigureView {
         trace.uid = trace.uid.replace(/[^\w-]/g, '_');
       }
       this.traces = data;
+      // plotly.js keeps what it is given, and notes in it which lines were hidden.
+      this.drawn = data.map(trace => ({ ...trace }));
       this.layout = themed(layout, this.node);
       await this.react();
       if (first) {
@@ -205,16 +219,30 @@ class FigureView {
       const oldest = Math.min(...this.traces.map(trace => trace.x[0] ?? Infinity));
       // The part of the window that has been recorded so far.
       const from = Math.min(newest - SHORTEST_SPAN_MS, Math.max(newest - this.windowMs(), oldest));
-      const range = this.zoom ?? [from, newest];
+      const range = [from, newest];
       for (const key of Object.keys(this.layout)) {
         if (/^xaxis\d*$/.test(key)) {
-          Object.assign(this.layout[key], { range: [...range], autorange: false });
+          Object.assign(this.layout[key], {
+            range: [...range],
+            autorange: false
+          });
         }
       }
     }
-    // The arrays are the same objects as before; only this says that they changed.
-    this.layout = { ...this.layout, datarevision: ++this.revision };
-    await this.plotly.react(this.node, this.traces, this.layout, CONFIG);
+    const ahead = aheadMs(newest === -Infinity ? Date.now() : newest);
+    this.traces.forEach((trace, place) =>
+      Object.assign(this.drawn[place], trace, readersTimes(trace, this.layout, ahead))
+    );
+    const layout = readersLayout(this.layout, ahead);
+    if (this.zoom) {
+      for (const key of Object.keys(layout).filter(each => /^xaxis\d*$/.test(each))) {
+        // As plotly.js said it.
+        layout[key] = { ...layout[key], range: [...this.zoom] };
+      }
+    }
+    // Only this says that traces of the same names hold something else.
+    layout.datarevision = ++this.revision;
+    await this.plotly.react(this.node, this.drawn, layout, CONFIG);
   }
 
   async fit() {

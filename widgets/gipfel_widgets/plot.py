@@ -4,6 +4,7 @@ import base64
 from typing import Any
 
 from gipfel_extension.telemetry.figures.activity import saturation_figure
+from gipfel_extension.telemetry.figures.clock import with_utc_text
 from gipfel_extension.telemetry.figures.image import static_image
 from gipfel_extension.telemetry.metrics import UserMetrics
 from gipfel_extension.telemetry.sample import SampleTable
@@ -30,20 +31,21 @@ class SaturationPlot:
         self, table: SampleTable, *, window_s: float, dark: bool = False, metrics: UserMetrics | None = None
     ) -> None:
         self.simulated = table.simulated
-        #: For ``plotly.graph_objects.Figure(...)``.
-        self.figure = saturation_figure(table, window_s=window_s, dark=dark, metrics=metrics)
+        self._drawn = saturation_figure(table, window_s=window_s, dark=dark, metrics=metrics)
         # The ink is the author's; on a ground of the reader's theme it might not be legible.
-        self.figure["layout"]["paper_bgcolor"] = _GROUND[dark]
+        self._drawn["layout"]["paper_bgcolor"] = _GROUND[dark]
         # The top margin has room for the legend; plotly.js would reserve it a second time.
-        self.figure["layout"]["margin"] |= {"autoexpand": False}
+        self._drawn["layout"]["margin"] |= {"autoexpand": False}
+        #: For ``plotly.graph_objects.Figure(...)``.
+        self.figure = with_utc_text(self._drawn)
         self._text = describe(table)
 
     def png(self, *, width: int = 900) -> bytes:
         """The same plots as an image, drawn without a browser."""
-        return static_image(self.figure, width=width)
+        return static_image(self._drawn, width=width)
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
-        return bundle(self.figure, self._text)
+        return bundle(self._drawn, self._text)
 
     def __repr__(self) -> str:
         return self._text
@@ -57,7 +59,7 @@ def on_white(figure: dict[str, Any]) -> dict[str, Any]:
 def bundle(figure: dict[str, Any], text: str) -> dict[str, Any]:
     """A figure in every form that a notebook's reader may know."""
     image = base64.b64encode(static_image(figure)).decode()
-    return {PLOTLY: figure, "image/png": image, "text/plain": text}
+    return {PLOTLY: with_utc_text(figure), "image/png": image, "text/plain": text}
 
 
 def describe(table: SampleTable) -> str:

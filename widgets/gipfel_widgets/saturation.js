@@ -16,7 +16,9 @@ const SHAPES = {
 };
 
 function make(tag, name, parent) {
-  return Object.assign(parent.appendChild(document.createElement(tag)), { className: name });
+  return Object.assign(parent.appendChild(document.createElement(tag)), {
+    className: name
+  });
 }
 
 /** State as shape and word, the pace, and what the kernel says. */
@@ -35,7 +37,7 @@ function statusLine(root) {
     badge.hidden = status.simulated !== true;
     shape.textContent = sign;
     const pace = state === 'live' ? ` every ${status.interval} s` : '';
-    const message = state === 'live' && status.gpus > 0 ? '' : (status.message ?? '');
+    const message = state === 'live' && status.gpus > 0 ? '' : onReadersClock(status.message ?? '');
     word.textContent = text + pace + (message && state !== 'silent' ? ` · ${message}` : '');
   };
 }
@@ -139,7 +141,7 @@ function render({ model, el }) {
     await dragged.over;
     const shown = model.get('plots')?.[chosen];
     if (view && shown && !other.hidden && !gone.signal.aborted) {
-      const { data, layout } = structuredClone(shown);
+      const { data, layout } = readersFigure(structuredClone(shown));
       data.forEach(trace => (trace.uid = trace.uid.replace(/[^\w-]/g, '_')));
       view.plotly.react(other, data, themed(layout, other), CONFIG).catch(fail);
     }

@@ -14,6 +14,7 @@ import traitlets
 
 from gipfel_cluster.model import one_line
 from gipfel_extension.telemetry.figures.activity import figure_delta, saturation_figure
+from gipfel_extension.telemetry.figures.clock import CLOCK_SCRIPT
 from gipfel_extension.telemetry.figures.image import static_image
 from gipfel_extension.telemetry.figures.metric_rows import MetricsFeed
 from gipfel_extension.telemetry.figures.rows import LINES
@@ -51,7 +52,9 @@ class Saturation(anywidget.AnyWidget):
     """
 
     # One module for the browser, which can't fetch a second one from here.
-    _esm = "\n".join((_BESIDE / name).read_text() for name in ("figure.js", "saturation.js"))
+    _esm = "\n".join(
+        path.read_text() for path in (CLOCK_SCRIPT, _BESIDE / "figure.js", _BESIDE / "saturation.js")
+    )
     _css = _BESIDE / "saturation.css"
 
     figure = traitlets.Dict().tag(sync=True)

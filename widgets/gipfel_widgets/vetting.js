@@ -1,6 +1,11 @@
 /** The browser half of `vetting.py`: nodes x checks, with the reason of what the mouse or the focus is on. */
 
-const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+const STEPS = {
+  ArrowUp: [-1, 0],
+  ArrowDown: [1, 0],
+  ArrowLeft: [0, -1],
+  ArrowRight: [0, 1]
+};
 
 function make(tag, parent, text, className) {
   const node = parent.appendChild(document.createElement(tag));
@@ -28,7 +33,7 @@ function drawTable(root, grid, shapes, place) {
   const reason = make('p', root, '', 'gipfel-reason');
   const show = (row, check, cell) => {
     reason.dataset.verdict = cell.verdict;
-    reason.textContent = `${shapes[cell.verdict]} ${row.node} · ${check}: ${wordOf(cell.verdict)}. ${cell.reason}`;
+    reason.textContent = `${shapes[cell.verdict]} ${row.node} · ${check}: ${wordOf(cell.verdict)}. ${onReadersClock(cell.reason)}`;
   };
   grid.rows.forEach((row, line) => {
     const tr = make('tr', body);
@@ -41,7 +46,10 @@ function drawTable(root, grid, shapes, place) {
       td.dataset.place = `${line}-${column}`;
       // One cell is a tab stop; arrows lead to the others.
       td.tabIndex = line === place.row && column === place.column ? 0 : -1;
-      td.setAttribute('aria-label', `${row.node}, ${check}: ${wordOf(cell.verdict)}. ${cell.reason}`);
+      td.setAttribute(
+        'aria-label',
+        `${row.node}, ${check}: ${wordOf(cell.verdict)}. ${onReadersClock(cell.reason)}`
+      );
       td.addEventListener('mouseenter', () => show(row, check, cell));
       td.addEventListener('click', () => td.focus());
       td.addEventListener('focus', () => {
@@ -68,7 +76,9 @@ function drawTable(root, grid, shapes, place) {
 }
 
 function drawRest(root, grid, shapes) {
-  const more = Object.entries(grid.more).map(([word, count]) => `${shapes[word]} ${count} more: ${wordOf(word)}`);
+  const more = Object.entries(grid.more).map(
+    ([word, count]) => `${shapes[word]} ${count} more: ${wordOf(word)}`
+  );
   if (more.length) {
     make('p', root, more.join(' · '));
   }
@@ -106,7 +116,7 @@ function render({ model, el }) {
     }
     const good = grid.ended_ns !== null && grid.complete && grid.vetted === grid.nodes;
     const shape = grid.ended_ns === null ? shapes.running : good ? shapes.pass : shapes.fail;
-    const time = new Date(grid.started_ns / 1e6).toLocaleString();
+    const time = clockMoment(grid.started_ns / 1e6);
     make('strong', title, `${shape} Vetting: ${grid.heading}`);
     make('small', title, ` ${time}`);
     if (model.get('message')) {

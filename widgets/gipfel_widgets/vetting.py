@@ -18,6 +18,7 @@ import traitlets
 
 from gipfel_cluster.model import GipfelError, one_line
 from gipfel_cluster.runs import RunFolder, runs_root
+from gipfel_extension.telemetry.figures.clock import CLOCK_SCRIPT
 from gipfel_extension.vetting.command import vet_argv
 from gipfel_extension.vetting.grid import CELL_SHAPES, VettingGrid, grid_of
 from gipfel_extension.vetting.grid_html import grid_html
@@ -52,7 +53,8 @@ class Vetting(anywidget.AnyWidget):
         A run folder, or the ``run`` of a measurement; None for the run that this kernel belongs to.
     """
 
-    _esm = _BESIDE / "vetting.js"
+    # One module for the browser, which can't fetch a second one from here.
+    _esm = "\n".join(path.read_text() for path in (CLOCK_SCRIPT, _BESIDE / "vetting.js"))
     _css = _BESIDE / "vetting.css"
 
     #: What `gipfel_extension.vetting.grid` makes of the report; empty while there is none.

@@ -41,7 +41,7 @@ def content_of(scored: ScoredRun) -> ReportContent:
         tuple(_figures(scored, events)),
         record_lines(record),
         tuple((_time(e.time_ns), e.node, e.kind, e.message) for e in events[-_MOST_EVENTS:]),
-        f"Made by gipfel on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC. All times are UTC.",
+        f"Made by gipfel on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC.",
         _vetting(scored.path),
     )
 
@@ -93,7 +93,8 @@ def _evidence(scored: ScoredRun, overview: Overview) -> Iterator[ReportFigure]:
             number_of = device.name if device.index is None else f"GPU {device.index}"
             yield ReportFigure(
                 f"Evidence for {advice.rule}",
-                f"{number_of} of {device.node or 'the job'}, {_time(each.start_ns)} to {_time(each.end_ns)}: "
+                f"{number_of} of {device.node or 'the job'}, "
+                f"{_time(each.start_ns)} to {_time(each.end_ns)} UTC: "
                 f"{', '.join(each.metrics)}.",
                 with_span(own, each.start_ns, each.end_ns),
                 number,

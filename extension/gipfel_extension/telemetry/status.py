@@ -132,4 +132,4 @@ def _named(recorder: RecorderState) -> str:
 def _clock_time(time_ns: int | None) -> str:
     if time_ns is None:
         return "an unknown time"
-    return f"{datetime.fromtimestamp(time_ns / 1e9, UTC):%H:%M:%S} UTC"
+    return f"{datetime.fromtimestamp(time_ns / 1e9, UTC):%Y-%m-%d %H:%M:%S} UTC"

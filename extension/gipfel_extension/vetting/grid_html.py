@@ -30,9 +30,8 @@ _CLASSES = {"fail": "bad", "degraded": "odd", "inconclusive": "odd", "not_run": 
 def grid_html(grid: VettingGrid) -> str:
     """The grid as one element with its own style; every text in it is escaped."""
     when = datetime.fromtimestamp(grid.started_ns / 1e9, UTC)
-    parts = [
-        f"<p><strong>Vetting: {_text(grid.heading)}</strong> <small>{when:%Y-%m-%d %H:%M} UTC</small></p>"
-    ]
+    said = f'<time datetime="{when:%Y-%m-%dT%H:%M}Z">{when:%Y-%m-%d %H:%M} UTC</time>'
+    parts = [f"<p><strong>Vetting: {_text(grid.heading)}</strong> <small>{said}</small></p>"]
     if grid.rows:
         heads = "".join(f"<th scope='col'>{_text(check)}</th>" for check in grid.checks)
         rows = "".join(_row(row, grid.checks) for row in grid.rows)

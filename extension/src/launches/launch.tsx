@@ -1,6 +1,7 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
+import { clockMoment } from '../clock';
 import { ActButton, Mark, wordsOf } from '../work/parts';
 import type { ILaunchActions } from './actions';
 import { LaunchLog } from './log';
@@ -53,9 +54,7 @@ function Head(props: { launch: ILaunch; askedMs: number; trans: TranslationBundl
       <strong title={launch.title}>{launch.name}</strong>
       <span>{launch.word === 'silent' ? trans.__('nothing is heard') : launch.word}</span>
       {!ended && launch.started_ns !== null && <span>{spanOf(askedMs - launch.started_ns / 1e6)}</span>}
-      {ended && launch.ended_ns !== null && (
-        <span>{new Date(launch.ended_ns / 1e6).toLocaleString('en-GB')}</span>
-      )}
+      {ended && launch.ended_ns !== null && <span>{clockMoment(launch.ended_ns / 1e6)}</span>}
       <span>
         {launch.node_count > 0
           ? trans.__('%1 × %2 ranks', launch.node_count, launch.ranks / launch.node_count)

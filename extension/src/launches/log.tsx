@@ -1,6 +1,7 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
+import { clockTime, zoneName } from '../clock';
 import type { LaunchesModel } from './model';
 import type { ILaunch, LogLine } from './requests';
 
@@ -31,6 +32,9 @@ export function LaunchLog(props: {
         <RankChoice launch={launch} model={model} trans={trans} />
         <Check text={trans.__('errors only')} checked={errors} onChange={setErrors} />
         <Check text={trans.__('follow')} checked={follow} onChange={setFollow} />
+        {typeof newest?.[2] === 'number' && (
+          <small title={trans.__('The zone of these times')}>{zoneName(newest[2])}</small>
+        )}
       </div>
       <Flight lines={model.flight} trans={trans} />
       <div
@@ -97,7 +101,7 @@ const Line = React.memo(function Line(props: { line: LogLine }): React.JSX.Eleme
   const [rank, text, timeMs, error] = props.line;
   return (
     <div className={error ? 'jp-mod-error' : undefined}>
-      <time>{timeMs === null ? '' : new Date(timeMs).toLocaleTimeString('en-GB')}</time>
+      <time>{timeMs === null ? '' : clockTime(timeMs)}</time>
       <b data-colour={rank % COLOURS}>r{rank}</b>
       {text}
     </div>

@@ -1,6 +1,7 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
+import { clockTime, zoneName } from '../clock';
 import type { SaturationModel } from '../model';
 import type { IRunEvent } from '../tokens';
 
@@ -38,7 +39,7 @@ export function Events(props: {
               }}
             >
               <time dateTime={new Date(event.time_ms).toISOString()}>
-                {new Date(event.time_ms).toISOString().slice(11, 19)}
+                {clockTime(event.time_ms)} {zoneName(event.time_ms)}
               </time>
             </button>{' '}
             <span aria-hidden="true">{BAD.has(event.kind) ? '✗' : '⚑'}</span> {event.node}: {event.message}

@@ -1,6 +1,7 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
+import { onReadersClock } from '../clock';
 import type { SaturationModel } from '../model';
 import { Notice } from '../notice';
 
@@ -31,7 +32,7 @@ export function StatusLine(props: IStatusProps): React.JSX.Element {
   }[state] as [string, string];
   const simulated = model.shown.live ? status?.simulated === true : model.score?.simulated === true;
   return (
-    <span className="jp-Gipfel-status" data-state={state} title={status?.message ?? ''}>
+    <span className="jp-Gipfel-status" data-state={state} title={onReadersClock(status?.message ?? '')}>
       <span role="status">
         {simulated && (
           <span className="jp-Gipfel-badge">
@@ -89,7 +90,7 @@ export function Notices(props: IStatusProps): React.JSX.Element | null {
     return <Notice shape="◐" text={trans.__('Asking the notebook server for its samples…')} />;
   }
   if (status.state === 'stale' || status.state === 'starting') {
-    return <Notice shape={status.state === 'stale' ? '▲' : '◐'} text={status.message} />;
+    return <Notice shape={status.state === 'stale' ? '▲' : '◐'} text={onReadersClock(status.message)} />;
   }
   if (status.gpus > 0 || status.simulated) {
     return null;
@@ -97,7 +98,7 @@ export function Notices(props: IStatusProps): React.JSX.Element | null {
   const text =
     status.state === 'live'
       ? trans.__('There is no GPU here, so that only the host is shown. See what GPUs would look like:')
-      : status.message;
+      : onReadersClock(status.message);
   return (
     <Notice shape="○" text={text}>
       <button

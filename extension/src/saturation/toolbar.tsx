@@ -1,6 +1,7 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
+import { clockRange } from '../clock';
 import type { SaturationModel } from '../model';
 import type { ISpan } from '../plot';
 import type { IRunName } from '../tokens';
@@ -121,9 +122,7 @@ function Stretch(props: {
       <button className="jp-Gipfel-icon" aria-label={trans.__('Earlier')} onClick={show(-0.5, -0.5)}>
         ‹
       </button>
-      <span>
-        {clock(span.sinceMs)} – {clock(span.untilMs)} UTC
-      </span>
+      <span>{clockRange(span.sinceMs, span.untilMs)}</span>
       <button className="jp-Gipfel-icon" aria-label={trans.__('Later')} onClick={show(0.5, 0.5)}>
         ›
       </button>
@@ -185,8 +184,4 @@ export function runLabel(run: IRunName): string {
   const name = run.job_id !== '' && run.cluster !== 'local' ? `${run.cluster} ${run.job_id}` : run.run;
   const began = run.started.slice(0, 16).replace('T', ' ');
   return [name, run.edf, began].filter(part => part !== '').join(' · ');
-}
-
-function clock(timeMs: number): string {
-  return new Date(timeMs).toISOString().slice(11, 19);
 }

@@ -1,6 +1,7 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
+import { onReadersClock } from '../clock';
 import type { ICulprit, IGrid, IRow, Word } from './requests';
 
 /** A shape beside every colour, and a word for who hears the page. */
@@ -123,7 +124,7 @@ function Row(props: {
       </th>
       {row.cells.map((cell, column) => {
         const place = { row: number, column };
-        const words = `${row.node}, ${checks[column] ?? ''}: ${wordOf(cell.verdict, trans)}. ${cell.reason}`;
+        const words = `${row.node}, ${checks[column] ?? ''}: ${wordOf(cell.verdict, trans)}. ${onReadersClock(cell.reason)}`;
         return (
           <td
             key={column}
@@ -163,7 +164,7 @@ function Reason(props: { grid: IGrid; place: IPlace | null; trans: TranslationBu
   return (
     <p className="jp-Gipfel-vetting-reason" data-verdict={cell.verdict}>
       <span aria-hidden="true">{SHAPES[cell.verdict]}</span> {row.node} · {grid.checks[place.column]}:{' '}
-      <strong>{wordOf(cell.verdict, trans)}.</strong> {cell.reason}
+      <strong>{wordOf(cell.verdict, trans)}.</strong> {onReadersClock(cell.reason)}
     </p>
   );
 }

@@ -4,9 +4,9 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import { UseSignal } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
+import { clockMoment } from '../clock';
 import { Notice } from '../notice';
 import type { ISection } from '../section';
-import { clock } from './clock';
 import { ProtocolEditor } from './editor';
 import { VettingModel } from './model';
 import { Report } from './report';
@@ -75,7 +75,7 @@ function Summary(props: IProps): React.JSX.Element {
         '%1 of %2 nodes vetted %3 (%4, %5 s)',
         grid.vetted,
         grid.nodes,
-        clock(grid.started_ns),
+        clockMoment(grid.started_ns / 1e6),
         grid.protocol,
         seconds
       )}
@@ -142,7 +142,7 @@ function Notices(props: IProps): React.JSX.Element {
           shape="▲"
           text={trans.__(
             'This vetting ended without saying so, last heard of %1. No node counts as vetted: run it again.',
-            clock(vetting.heard_ms * 1e6)
+            clockMoment(vetting.heard_ms)
           )}
         />
       )}

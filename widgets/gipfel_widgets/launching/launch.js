@@ -155,7 +155,7 @@ class Log {
 
   line([rank, text, time, error]) {
     const row = make('div', error ? 'gipfel-line gipfel-error' : 'gipfel-line');
-    const when = time ? new Date(time).toLocaleTimeString('en-GB') : '';
+    const when = time ? clockTime(time) : '';
     make('span', 'gipfel-time', row, when);
     make('span', `gipfel-rank gipfel-rank-${rank % COLOURS}`, row, `r${rank}`);
     make('span', 'gipfel-text', row, text);
@@ -169,7 +169,8 @@ class Log {
 
   said() {
     const shown = this.node.childElementCount;
-    this.count.textContent = `${shown} line${shown === 1 ? '' : 's'}`;
+    const timed = this.rows.find(each => each[2]);
+    this.count.textContent = `${shown} line${shown === 1 ? '' : 's'}${timed ? `, ${zoneName(timed[2])}` : ''}`;
     if (shown === 0) {
       this.count.textContent = this.errors && this.rows.length ? 'no line about an error' : 'no line yet';
     }

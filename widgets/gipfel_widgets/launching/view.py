@@ -10,6 +10,7 @@ import anywidget
 import traitlets
 
 from gipfel_cluster.model import GipfelError
+from gipfel_extension.telemetry.figures.clock import CLOCK_SCRIPT
 from gipfel_extension.training.launch import Launch
 from gipfel_extension.training.launches.log_tail import LogRow
 from gipfel_extension.training.preflight import CheckOutcome, Holder
@@ -32,7 +33,8 @@ class LaunchView(anywidget.AnyWidget):
     A thread reads the launch's folder until the launch ends; the launch needs neither it nor the kernel.
     """
 
-    _esm = _BESIDE / "launch.js"
+    # One module for the browser, which can't fetch a second one from here.
+    _esm = "\n".join(path.read_text() for path in (CLOCK_SCRIPT, _BESIDE / "launch.js"))
     _css = _BESIDE / "launch.css"
 
     document = traitlets.Dict(_EMPTY).tag(sync=True)

@@ -3,16 +3,21 @@
 import base64
 import gzip
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from typing import Any
 
+from ...telemetry.figures.clock import CLOCK_SCRIPT
 from ..settings import LOSSES
 from .content import ReportContent, ReportFigure
 
 #: Nothing is loaded from anywhere, whatever a name in a figure says.
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+
+#: A time as content says it: UTC, whether it is named or not; of another zone it stays as it is.
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d(?::\d\d)?)(?:\.\d+)?(\+00:00|Z| UTC)?(?![\d:+-]|\.\d)")
 
 
 def report_page(
@@ -48,7 +53,7 @@ def report_page(
         *([f'<section id="vetting"><h2>Vetting</h2>{content.vetting}</section>'] if content.vetting else []),
         *_events(content.events),
         *_record(content.record),
-        f"<footer>{_text(content.made)}</footer>",
+        f"<footer>{_timed(content.made)}</footer>",
         *_scripts(content.figures, plotly),
         "</body></html>",
     ]
@@ -118,7 +123,7 @@ def _figure(
         height = int(figure.figure.get("layout", {}).get("height", 400))
         shown = f'<div class="plot" id="figure-{place}" style="min-height:{height}px"></div>'
         shown += f"<noscript>{image or 'This figure needs JavaScript.'}</noscript>"
-    yield f"<figure>{shown}<figcaption>{_text(figure.caption)}</figcaption></figure>"
+    yield f"<figure>{shown}<figcaption>{_timed(figure.caption)}</figcaption></figure>"
 
 
 def _gpus(document: Mapping[str, Any]) -> Iterator[str]:
@@ -142,9 +147,11 @@ def _gpus(document: Mapping[str, Any]) -> Iterator[str]:
 def _events(events: Sequence[tuple[str, str, str, str]]) -> Iterator[str]:
     if not events:
         return
-    yield '<section id="events"><h2>Events</h2><div class="wide"><table><tbody>'
-    for event in events:
-        yield "<tr>" + "".join(f"<td>{_text(part)}</td>" for part in event) + "</tr>"
+    yield '<section id="events"><h2>Events</h2><div class="wide"><table><thead><tr>'
+    yield '<th>time, <span class="zone">UTC</span></th><th>node</th><th>kind</th><th>what</th>'
+    yield "</tr></thead><tbody>"
+    for time, *said in events:
+        yield f"<tr><td>{_timed(time)}</td>" + "".join(f"<td>{_text(part)}</td>" for part in said) + "</tr>"
     yield "</tbody></table></div></section>"
 
 
@@ -153,7 +160,8 @@ def _record(record: Sequence[tuple[str, str]]) -> Iterator[str]:
         return
     yield '<section id="record"><h2>Record</h2><table><tbody>'
     for name, value in record:
-        yield f"<tr><th>{_text(name)}</th><td>{_text(value)}</td></tr>"
+        shown = _timed(value) if name == "time" else _text(value)
+        yield f"<tr><th>{_text(name)}</th><td>{shown}</td></tr>"
     yield "</tbody></table></section>"
 
 
@@ -167,7 +175,8 @@ def _scripts(figures: Sequence[ReportFigure], plotly: bytes | None) -> Iterator[
         content = content.replace(sign, f"\\u{ord(sign):04x}")
     yield f'<script type="application/json" id="figures">{content}</script>'
     yield f'<script type="text/plain" id="plotly">{packed}</script>'
-    yield f"<script>{_part('report.js')}</script>"
+    # What follows in one module can use what the clock exports.
+    yield f'<script type="module">{CLOCK_SCRIPT.read_text()}{_part("report.js")}</script>'
 
 
 def _drawable(figure: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,6 +197,16 @@ def _link(name: str, address: str) -> str:
 
 def _number(value: float | None, form: str, unit: str = "") -> str:
     return "" if value is None else f"{value:{form}}{unit}"
+
+
+def _timed(text: str) -> str:
+    """Escaped, with each time as an element that the page's script shows on the reader's clock."""
+
+    def element(found: re.Match[str]) -> str:
+        zone = " UTC" if found[3] else ""
+        return f'<time datetime="{found[1]}T{found[2]}Z">{found[1]} {found[2]}{zone}</time>'
+
+    return _TIME.sub(element, _text(text))
 
 
 def _text(value: object) -> str:

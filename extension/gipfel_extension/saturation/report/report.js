@@ -1,3 +1,15 @@
+/* Follows clock.js in one module. Without a script the page says its times in UTC. */
+for (const time of document.querySelectorAll('time')) {
+  const utc = Date.parse(time.dateTime);
+  const text = wallText(utc, aheadMs(utc)).replace('T', ' ');
+  const zone = time.textContent.endsWith('UTC') ? ` ${zoneName(utc)}` : '';
+  time.textContent = text.slice(0, time.textContent.replace(' UTC', '').length) + zone;
+  time.title = time.dateTime;
+}
+for (const zone of document.querySelectorAll('.zone')) {
+  const first = document.querySelector('#events time');
+  zone.textContent = zoneName(first ? Date.parse(first.dateTime) : Date.now());
+}
 (async () => {
   const text = id => document.getElementById(id).textContent;
   const bytes = Uint8Array.from(atob(text('plotly')), letter => letter.charCodeAt(0));
@@ -6,7 +18,8 @@
   script.textContent = await new Response(unpacked).text();
   document.head.append(script);
   const options = { responsive: true, displaylogo: false };
-  for (const [place, figure] of JSON.parse(text('figures')).entries()) {
+  for (const [place, given] of JSON.parse(text('figures')).entries()) {
+    const figure = readersFigure(given);
     await Plotly.newPlot(`figure-${place}`, figure.data, figure.layout, options);
   }
 })();
