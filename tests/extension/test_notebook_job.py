@@ -73,12 +73,13 @@ def test_slurms_commands_without_a_cluster_leave_the_job_to_this_machine(home: P
     path = f"{home}/bin:{os.defpath}"
     job = _plan(home, GIPFEL_SCHEDULER="", PATH=path)
     assert job.scheduler == "local"
-    assert job.note.startswith("Slurm's commands are installed but not configured")
-    assert job.note.endswith("This machine is used.")
+    (note,) = job.notes
+    assert note.startswith("Slurm's commands are installed but not configured")
+    assert note.endswith("This machine is used.")
     # A cluster that is named, or chosen, stays the answer, and is an error where it is silent.
     assert _plan(home, GIPFEL_SCHEDULER="", PATH=path, SLURM_CONF="/gone").scheduler == "slurm"
     chosen = _plan(home, {"scheduler": "slurm"}, PATH=path)
-    assert (chosen.scheduler, chosen.note) == ("slurm", "")
+    assert (chosen.scheduler, chosen.notes) == ("slurm", ())
 
 
 @pytest.mark.parametrize("value", HOSTILE)
@@ -189,17 +190,23 @@ def test_a_folder_and_binary_content_are_no_notebooks(home: Path) -> None:
         _plan(home, {"notebook": "other.ipynb"})
 
 
-def test_an_unknown_parameter_is_refused_with_the_nearest_name(home: Path) -> None:
+def test_a_misspelt_parameter_is_refused_and_another_unknown_one_is_told_of(home: Path) -> None:
     write_notebook(home / "in.ipynb")
     with pytest.raises(GipfelError, match=r"no parameter 'secnds'\. Did you mean 'seconds'\?"):
         _plan(home, {"parameters": [("secnds", "1")]})
+    (note,) = _plan(home, {"parameters": [("zzz", "1"), ("text", "x")]}).notes
+    assert "no parameter 'zzz', which is set all the same. It has seconds, text, fail" in note
     with pytest.raises(GipfelError, match="It has seconds, text, fail"):
-        _plan(home, {"parameters": [("zzz", "1")]})
+        _plan(home, {"parameters": [("zzz", "1")], "strict": True})
+    with pytest.raises(GipfelError, match="can't be the name of a parameter"):
+        _plan(home, {"parameters": [("x = 1; y", "1")]})
     content = json.loads((home / "in.ipynb").read_text())
     content["cells"][0]["metadata"] = {}
     (home / "in.ipynb").write_text(json.dumps(content))
+    (note,) = _plan(home, {"parameters": [("seconds", "1")]}).notes
+    assert note.endswith("It has none.")
     with pytest.raises(GipfelError, match="takes no parameters"):
-        _plan(home, {"parameters": [("seconds", "1")]})
+        _plan(home, {"parameters": [("seconds", "1")], "strict": True})
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ from gipfel_extension.training.job_table import TaskView, sentence, table
 from gipfel_extension.training.notebook_job import NotebookTask
 from gipfel_extension.training.papermill.annotations import is_of_type, wants_text
 from gipfel_extension.training.papermill.document import Document
-from gipfel_extension.training.papermill.parameters import guess
+from gipfel_extension.training.papermill.kernels import see_kernel
+from gipfel_extension.training.papermill.parameters import Parameter, check_names, guess, is_misspelt
 from gipfel_extension.training.papermill.progress import Progress
 from gipfel_extension.training.papermill.resume import plan_resume
 from gipfel_extension.training.papermill.saver import Saver
@@ -123,6 +124,46 @@ def test_annotated_parameters_are_checked_as_far_as_they_are_understood(
     assert all(is_of_type(annotation, value) for value in good)
     assert not any(is_of_type(annotation, value) for value in bad)
     assert wants_text(annotation) is (annotation in {"str", "Optional[str]"})
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "misspelt"),
+    [
+        ("cuont", "count", True),
+        ("cont", "count", True),
+        ("countt", "count", True),
+        ("coumt", "count", True),
+        ("Count", "count", True),
+        ("epoch", "epochs", True),
+        ("foo", "bar", False),
+        ("cunot", "count", False),
+        ("tnuoc", "count", False),
+        # Short names, and names that differ in a number, are different names.
+        ("le", "lr", False),
+        ("lr", "lrs", False),
+        ("layer2", "layer1", False),
+        ("layer12", "layer1", False),
+        ("aaaa", "aaa", True),
+    ],
+)
+def test_a_slip_of_the_keyboard_is_told_from_another_name(name: str, known: str, misspelt: bool) -> None:
+    assert is_misspelt(name, known) is misspelt
+    assert is_misspelt(known, name) is misspelt
+
+
+def test_a_name_like_another_that_is_given_too_is_no_slip() -> None:
+    known = (Parameter(name="count"),)
+    with pytest.raises(GipfelError, match="Did you mean 'count'"):
+        check_names(known, ["counts"], what="The notebook")
+    assert len(check_names(known, ["counts", "count"], what="The notebook")) == 1
+    with pytest.raises(GipfelError, match="no parameter 'counts'"):
+        check_names(known, ["counts", "count"], what="The notebook", strict=True)
+
+
+def test_a_language_stands_for_its_own_kernel_as_with_papermill() -> None:
+    see_kernel("python")
+    with pytest.raises(GipfelError, match="no kernel 'julia'"):
+        see_kernel("julia")
 
 
 def test_values_are_guessed_as_papermill_does() -> None:

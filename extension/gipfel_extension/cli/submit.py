@@ -48,6 +48,7 @@ _INTERRUPTED = 130
     help="Run at each combination: lr=1e-3,1e-4 or seed=0..3 or 'layers=[[64], [64, 64]]'. {lr} in OUT.ipynb "
     "stands for the value; without it, it is put before the ending.",
 )
+@click.option("--strict", is_flag=True, help="Refuse parameters that the notebook's 'parameters' cell lacks.")
 @click.option(
     "--at-once",
     default=0,
@@ -95,7 +96,8 @@ _INTERRUPTED = 130
 def submit(*, wait: bool, dry_run: bool, as_document: bool, **options: Any) -> int:
     """Run the notebook IN.ipynb as a batch job and write it, executed, to OUT.ipynb.
 
-    Its 'parameters' cell takes the values of -p, -r, -y and -f. The notebook runs in the folder that you are
+    The values of -p, -r, -y and -f are set behind its 'parameters' cell, or at its top where no cell has this
+    tag; a misspelt name is refused. The notebook runs in the folder that you are
     in. The job's number is printed on stdout; its log is OUT.ipynb.log. Inside a container files must be in
     mounted folders, and the job gets the host's variables.
 
@@ -113,8 +115,8 @@ def submit(*, wait: bool, dry_run: bool, as_document: bool, **options: Any) -> i
     from ..training.submitted import submit_notebook  # noqa: PLC0415
 
     job = _planned(options)
-    if job.note:
-        tell(job.note)
+    for note in job.notes:
+        tell(note)
     if dry_run:
         return _show(job, as_document=as_document)
     scheduler = scheduler_of(job, os.environ)

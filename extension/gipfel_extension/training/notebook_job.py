@@ -48,6 +48,7 @@ class NotebookOptions(Frozen):
     grid: tuple[str, ...] = ()
     at_once: int = Field(0, ge=0)
     resume: bool = False
+    strict: bool = False
     kernel: str = ""
     edf: str = ""
     nodes: int = Field(1, ge=1)
@@ -74,8 +75,8 @@ class NotebookJob(Frozen):
     """A job that can be submitted: ``scheduler`` is a name of `SCHEDULERS`.
 
     ``output`` and ``log`` are paths where it was planned, which is in a container where it is ``inside``;
-    with a ``grid`` they are templates, and `tasks` says what there will be. ``note`` is a sentence on the
-    choice of the scheduler, mostly empty.
+    with a ``grid`` they are templates, and `tasks` says what there will be. ``notes`` are sentences
+    on what may surprise: the scheduler that was chosen, parameters that the notebook does not set.
     """
 
     scheduler: str
@@ -86,7 +87,7 @@ class NotebookJob(Frozen):
     log: Path
     grid: Grid = Grid()
     inside: bool = False
-    note: str = ""
+    notes: tuple[str, ...] = ()
 
     def tasks(self, job_id: str) -> Iterator[NotebookTask]:
         """Every run of the notebook in the job of this number; only the first without a grid."""
@@ -134,7 +135,7 @@ def plan_notebook_job(
     here = standpoint(environment) if here is None else here
     notebook = _absolute(options.notebook, directory)
     output = _absolute(options.output, directory)
-    texts, grid = _parameters(options, notebook, directory)
+    texts, grid, odd = _parameters(options, notebook, directory)
     names = grid.names(output.name)
     check_output(output, notebook, [*names, *_logs(grid, output)])
     place = notebook.parent if hides_an_image(directory) else directory
@@ -176,7 +177,7 @@ def plan_notebook_job(
         log=output.with_name(grid.log_name(output.name)),
         grid=grid,
         inside=here.inside,
-        note=here.scheduler_note(options.scheduler),
+        notes=tuple(filter(None, (here.scheduler_note(options.scheduler), *odd))),
     )
 
 
@@ -213,14 +214,16 @@ def _check_image(edf: ChosenEdf | None, runtime: ChosenRuntime, files: _Files) -
             )
 
 
-def _parameters(options: NotebookOptions, notebook: Path, directory: Path) -> tuple[dict[str, str], Grid]:
-    """The values that are the same at every point, as YAML texts, and the grid; all are checked."""
+def _parameters(
+    options: NotebookOptions, notebook: Path, directory: Path
+) -> tuple[dict[str, str], Grid, tuple[str, ...]]:
+    """Return the checked values that are the same at every point, as YAML texts, the grid, and notes."""
     node = read_notebook(notebook)
     what = f"The notebook {notebook}"
     asked = (options.parameters, options.parameters_raw, options.parameters_yaml, options.parameters_file)
     if not any(asked) and not options.grid:
-        return {}, Grid()
-    if not has_parameters_cell(node):
+        return {}, Grid(), ()
+    if options.strict and not has_parameters_cell(node):
         raise GipfelError(f"{what} takes no parameters.", "Tag the cell that sets them with 'parameters'.")
     known = known_parameters(node, kernel=options.kernel or None)
     given = Given(
@@ -231,11 +234,12 @@ def _parameters(options: NotebookOptions, notebook: Path, directory: Path) -> tu
     )
     values = values_of(given, known)
     axes = [read_axis(each, known) for each in options.grid]
-    check_names(known, [*values, *(axis.name for axis in axes)], what=what)
+    names = [*values, *(axis.name for axis in axes)]
+    notes = check_names(known, names, what=what, strict=options.strict)
     # Before every value of every axis is looked at: there may be too many.
     grid = grid_of(axes, values)
     _check_values(known, values, axes, what)
-    return {name: to_yaml(value) for name, value in values.items()}, grid
+    return {name: to_yaml(value) for name, value in values.items()}, grid, notes
 
 
 def _check_values(
@@ -258,6 +262,7 @@ def _command(files: _Files, options: NotebookOptions) -> tuple[str, ...]:
     words += [f"--directory={files.directory}"]
     words += [f"--kernel={options.kernel}"] if options.kernel else []
     words += ["--resume"] if options.resume else []
+    words += ["--strict"] if options.strict else []
     # The parameters' values are not here, because everybody on the node can read an argv.
     return (*words, "--", str(files.notebook), str(files.output))
 

@@ -49,6 +49,7 @@ def main(arguments: Sequence[str]) -> int:
             task.output,
             task.parameters,
             resume=task.resume,
+            strict=given.strict,
             kernel=given.kernel,
             directory=given.directory,
             log_output=True,
@@ -139,6 +140,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--directory", type=Path)
     parser.add_argument("--kernel", default="")
     parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--strict", action="store_true")
     return parser
 
 

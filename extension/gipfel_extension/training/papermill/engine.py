@@ -25,7 +25,7 @@ from .client import Client, Interrupted, PrivateKernels
 from .kernels import see_kernel
 from .manager import Manager
 from .output import local_path, writer
-from .parameters import check_names, check_types, has_parameters_cell, known_parameters
+from .parameters import check_names, check_types, known_parameters
 from .progress import Progress
 from .resume import ResumePlan, plan_resume
 
@@ -52,6 +52,7 @@ class GipfelEngine(NBClientEngine):  # type: ignore[misc]
         output_path: str | None = None,
         *,
         resume: bool | None = None,
+        strict: bool = False,
         on_progress: Callable[[Progress], None] | None = None,
         progress_bar: Any = True,
         log_output: bool = False,
@@ -67,7 +68,7 @@ class GipfelEngine(NBClientEngine):  # type: ignore[misc]
         """
         with contextlib.ExitStack() as stack:
             with _refusing(output_path):
-                _check_parameters(nb, kernel_name)
+                _check_parameters(nb, kernel_name, strict=strict)
                 see_kernel(kernel_name)
                 local = local_path(output_path)
                 if local is not None:
@@ -77,7 +78,7 @@ class GipfelEngine(NBClientEngine):  # type: ignore[misc]
                 plan, earlier = _plan(nb, output_path, kernel_name) if resume else (ResumePlan(), None)
             manager = Manager(
                 nb,
-                write=writer(output_path) if output_path else None,
+                write=writer(output_path, local) if output_path else None,
                 local=local,
                 plan=plan,
                 earlier=earlier,
@@ -149,18 +150,15 @@ def _refusing(output: str | None) -> Iterator[None]:
         ) from None
 
 
-def _check_parameters(notebook: Any, kernel: str) -> None:
+def _check_parameters(notebook: Any, kernel: str, *, strict: bool) -> None:
     given = notebook.metadata.papermill.get("parameters")
     # Papermill fills in what it was given; anything else is the notebook's own.
     values = dict(given) if isinstance(given, Mapping) else {}
     if not values:
         return
-    if not has_parameters_cell(notebook):
-        raise GipfelError(
-            "The notebook takes no parameters.", "Tag the cell that sets them with 'parameters'."
-        )
     known = known_parameters(notebook, kernel=kernel)
-    check_names(known, values, what="The notebook")
+    # What is only odd, papermill has warned of already.
+    check_names(known, values, what="The notebook", strict=strict)
     check_types(known, values, what="The notebook")
 
 

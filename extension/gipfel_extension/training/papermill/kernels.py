@@ -36,11 +36,12 @@ def see_kernel(name: str) -> None:
     GipfelError
         There is none; those that are there are named.
     """
-    from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel  # noqa: PLC0415
+    from jupyter_client.kernelspec import NATIVE_KERNEL_NAME, KernelSpecManager, NoSuchKernel  # noqa: PLC0415
 
     known = KernelSpecManager()
     try:
-        known.get_kernel_spec(name)
+        # The language's name stands for its own kernel, as the kernel manager has it.
+        known.get_kernel_spec(NATIVE_KERNEL_NAME if name == "python" else name)
     except NoSuchKernel:
         have = ", ".join(sorted(known.find_kernel_specs()))
         raise GipfelError(f"There is no kernel {name!r} here.", f"Give --kernel one of: {have}.") from None

@@ -12,19 +12,23 @@ _REMOTE = "://"
 
 
 class AtomicHandler(LocalHandler):  # type: ignore[misc]
-    """Papermill's handler of local files, which writes a file whole or not at all."""
+    """Papermill's handler of local files, which writes a file whole or not at all.
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self._folder = folder
+    It stays registered when the run has ended, and a later run may be called from another folder: relative
+    paths start where papermill's own handler has them start at that time.
+    """
+
+    def read(self, path: str) -> str:
+        """Read a file as papermill does."""
+        return str(papermill_io.get_handler("local").read(path))
 
     def write(self, buf: str, path: str) -> None:
         """Write it beside, then put it in place; the permissions of an earlier file stay."""
-        replace(self._folder / path, buf)
+        replace(_called_from() / path, buf)
 
-    def cwd(self, new_path: str | None) -> str:  # noqa: ARG002 - papermill's protocol
-        """Say where relative paths start, which stays as it was at the beginning."""
-        return str(self._folder)
+    def listdir(self, path: str) -> list[str]:
+        """List a folder as papermill does."""
+        return list(papermill_io.get_handler("local").listdir(path))
 
 
 def replace(path: Path, text: str) -> None:
@@ -47,22 +51,26 @@ def local_path(output: str | None) -> Path | None:
     """
     if not output or output == "-" or _REMOTE in output:
         return None
-    handler = papermill_io.get_handler(output)
-    if isinstance(handler, AtomicHandler):
-        return Path(handler.cwd(None)) / output
-    # Papermill remembers where it was called from, since the run itself may be in another folder.
+    if not isinstance(papermill_io.get_handler(output), AtomicHandler):
+        papermill_io.register(output, AtomicHandler())
+    return _called_from() / output
+
+
+def writer(output: str, local: Path | None) -> Callable[[str], None]:
+    """Return what writes the text of an output: to the path `local` if it has one, else as papermill does."""
+
+    def write(text: str) -> None:
+        if local is None:
+            papermill_io.write(text, output)
+        else:
+            replace(local, text)
+
+    return write
+
+
+def _called_from() -> Path:
+    """Return the folder that papermill was called from, which the run itself may have left."""
     plain = papermill_io.get_handler("local")
     folder = plain.cwd(None)
     plain.cwd(folder)
-    base = Path(folder or Path.cwd())
-    papermill_io.register(output, AtomicHandler(base))
-    return base / output
-
-
-def writer(output: str) -> Callable[[str], None]:
-    """What writes the text of an output, local or remote, as papermill does."""
-
-    def write(text: str) -> None:
-        papermill_io.write(text, output)
-
-    return write
+    return Path(folder or Path.cwd())

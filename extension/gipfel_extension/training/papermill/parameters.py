@@ -1,6 +1,7 @@
 """The parameters of a notebook: which it takes, of which type, and what a user typed for them."""
 
 import difflib
+import keyword
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -11,6 +12,7 @@ from .annotations import is_of_type, wants_text
 from .yaml_text import read_file, read_mapping
 
 _TAG = "parameters"
+_SHORTEST = 3
 # Papermill's own, for its --inject-paths.
 _OWN = frozenset({"PAPERMILL_INPUT_PATH", "PAPERMILL_OUTPUT_PATH"})
 
@@ -35,8 +37,9 @@ def known_parameters(
     from papermill.utils import nb_kernel_name, nb_language  # noqa: PLC0415
 
     cell = next((cell for cell in notebook.cells if _is_tagged(cell)), None)
+    python = notebook.metadata.get("kernelspec", {}).get("language", "python") == "python"
     if cell is None:
-        return ()
+        return () if python else None
     quiet = logging.getLogger("papermill")
     level = quiet.level
     # It warns of lines that it can't read, which Python runs all the same.
@@ -48,7 +51,7 @@ def known_parameters(
         return None
     finally:
         quiet.setLevel(level)
-    if not found and notebook.metadata.get("kernelspec", {}).get("language", "python") != "python":
+    if not found and not python:
         return None
     return tuple(
         Parameter(
@@ -70,23 +73,66 @@ def _is_tagged(cell: Any) -> bool:
     return _TAG in cell.metadata.get("tags", ())
 
 
-def check_names(known: Sequence[Parameter] | None, names: Iterable[str], *, what: str) -> None:
-    """See that a notebook has parameters of these names.
+def check_names(
+    known: Sequence[Parameter] | None, names: Iterable[str], *, what: str, strict: bool = False
+) -> tuple[str, ...]:
+    """Check the names of parameters that are given to a notebook.
+
+    A name that the notebook's ``parameters`` cell does not set is allowed, as it is by papermill, which puts
+    it into a cell of its own; a misspelt one is refused.
+
+    Parameters
+    ----------
+    known
+        What `known_parameters` found.
+    strict
+        Refuse every name that is not known.
+
+    Returns
+    -------
+    A sentence for each name that is allowed and not known.
 
     Raises
     ------
     GipfelError
-        It has none of such a name; the nearest known one is named.
+        A name is refused; the nearest known one is named.
     """
     if known is None:
-        return
-    names_known = [each.name for each in known]
+        return ()
+    names, names_known = list(names), [each.name for each in known]
+    notes: list[str] = []
     for name in names:
         if name in names_known or name in _OWN:
             continue
-        near = difflib.get_close_matches(name, names_known, 1, 0.5)
-        fix = f"Did you mean {near[0]!r}?" if near else f"It has {', '.join(names_known) or 'none'}."
-        raise GipfelError(f"{what} has no parameter {name!r}.", fix)
+        if not name.isidentifier() or keyword.iskeyword(name):
+            raise GipfelError(f"{name!r} can't be the name of a parameter.", "Give the name of a variable.")
+        meant = next((each for each in names_known if each not in names and is_misspelt(name, each)), None)
+        near = meant or next(iter(difflib.get_close_matches(name, names_known, 1, 0.5)), None)
+        has = f"It has {', '.join(names_known)}." if names_known else "It has none."
+        if strict or meant:
+            fix = f"Did you mean {near!r}?" if near else has
+            raise GipfelError(f"{what} has no parameter {name!r}.", fix)
+        notes.append(f"{what} has no parameter {name!r}, which is set all the same. {has}")
+    return tuple(notes)
+
+
+def is_misspelt(name: str, known: str) -> bool:
+    """Whether a name is another one with a single slip of the keyboard.
+
+    A slip is one letter too many, too few or wrong, or two neighbours exchanged, whatever their case. Short
+    names such as ``lr`` and ``wd``, and numbers such as in ``layer1``, differ on purpose.
+    """
+    one, other = name.lower(), known.lower()
+    if min(len(one), len(other)) < _SHORTEST or abs(len(one) - len(other)) > 1:
+        return False
+    for _ in range(2):
+        # What is left without a common beginning, and then, turned around, without a common end.
+        pairs = enumerate(zip(one, other, strict=False))
+        same = next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
+        one, other = one[same:][::-1], other[same:][::-1]
+    if any(character.isdigit() for character in one + other):
+        return False
+    return max(len(one), len(other)) <= 1 or (len(one) == 2 and one == other[::-1])
 
 
 def check_types(known: Sequence[Parameter] | None, values: Mapping[str, Any], *, what: str) -> None:

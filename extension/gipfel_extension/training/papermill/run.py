@@ -20,6 +20,7 @@ def run_notebook(
     parameters: Mapping[str, Any] | None = None,
     *,
     resume: bool = False,
+    strict: bool = False,
     kernel: str = "",
     directory: Path | None = None,
     on_progress: Callable[[Progress], None] | None = None,
@@ -41,6 +42,8 @@ def run_notebook(
         Names and values for the cell tagged ``parameters``.
     resume
         Start at the first cell that `output` has not finished; see `resume` for the rules.
+    strict
+        Refuse every parameter that the notebook's ``parameters`` cell does not set.
     kernel
         Name of a kernel; by default the notebook's own. It gets this process's environment.
     directory
@@ -94,6 +97,7 @@ def run_notebook(
             execution_timeout=cell_timeout_s,
             autosave_cell_every=autosave_s,
             resume=resume,
+            strict=strict,
             on_progress=told,
         )
     except SystemExit as ended:
