@@ -7,8 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from .regular_files import read_regular
 from .runs import write_atomically
 from .scratch import ScratchFolder
+
+_MOST_BYTES = 64 << 10
 
 
 @dataclass(frozen=True)
@@ -55,9 +58,9 @@ class LiveFolder:
 def live_sockets(run: Path, node: str) -> Path | None:
     """The folder of a run's sockets on this node; None where there is none that is this user's own."""
     try:
-        path = Path(json.loads(_note(run, node).read_text())["sockets"])
+        path = Path(json.loads(read_regular(_note(run, node), _MOST_BYTES))["sockets"])
         about = path.lstat()
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     # A run folder may be somebody else's, and lead anywhere.
     own = stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid()

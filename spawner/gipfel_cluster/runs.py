@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .model import GipfelError
+from .regular_files import read_regular
 
 _MOST_BYTES = 16 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -101,12 +102,12 @@ class RunFolder:
     def read_record(self) -> dict[str, Any]:
         """The content of ``record.json``, or an empty dictionary where there is none yet."""
         try:
-            handle = os.open(self.path / "record.json", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            with os.fdopen(handle, "rb") as file:
-                # A pipe under this name would keep us waiting for who writes into it.
-                content: dict[str, Any] = json.loads(file.read(_MOST_BYTES) or b"")
+            content = json.loads(read_regular(self.path / "record.json", _MOST_BYTES))
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, RecursionError) as error:
-            raise GipfelError(f"The record of run {self.name} can't be read: {error}.") from error
+            why = getattr(error, "strerror", None) or str(error)
+            raise GipfelError(f"The record of run {self.name} can't be read: {why}.") from error
+        if not isinstance(content, dict):
+            raise GipfelError(f"The record of run {self.name} can't be read: it is not a JSON object.")
         return content

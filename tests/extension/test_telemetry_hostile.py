@@ -162,7 +162,7 @@ def test_pipes_in_a_run_folder_keep_nobody_waiting(tmp_path: Path) -> None:
     assert read_record_file(tmp_path) == {}
     assert read_events(telemetry) == ()
     assert read_ranks(telemetry) == ()
-    with pytest.raises(OSError, match="no regular file"):
+    with pytest.raises(OSError, match="not a regular file"):
         read_metrics(tmp_path)
     for path in (tmp_path, tmp_path / "pipe"):
         with pytest.raises(SourceError, match="can't be read"):

@@ -8,12 +8,14 @@ import sys
 import time
 
 from gipfel_cluster.model import GipfelError
+from gipfel_extension.telemetry.files import open_log, read_tail
 from gipfel_extension.telemetry.store.segments import read_samples
 
 from .run import KernelRun, node_name
 
 _FIRST_SAMPLE_S = 20.0
 _END_S = 5.0
+_MOST_LOG = 64 << 10
 _GLANCE_S = 0.1
 
 
@@ -62,7 +64,7 @@ class KernelRecorder:
         for source in self._sources:
             argv += ["--source", source]
         try:
-            with self._log.open("ab") as log:
+            with os.fdopen(open_log(self._log), "ab") as log:
                 # Out of the terminal's reach: Ctrl-C interrupts the kernel, not the record of what it did.
                 self._process = subprocess.Popen(
                     argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -100,5 +102,8 @@ class KernelRecorder:
             time.sleep(_GLANCE_S)
 
     def _last_words(self) -> str:
-        line = self._log.read_text(errors="replace").rstrip().rpartition("\n")[2]
+        try:
+            line = read_tail(self._log, _MOST_LOG).decode(errors="replace").rstrip().rpartition("\n")[2]
+        except OSError:
+            return ""
         return line.partition(" recorder: ")[2] or line

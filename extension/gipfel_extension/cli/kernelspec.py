@@ -12,8 +12,11 @@ from pydantic import Field, ValidationError
 from gipfel_cluster.model import Frozen, GipfelError, Line
 from gipfel_cluster.runs import write_atomically
 
+from ..telemetry.files import read_regular
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _FILE = "kernel.json"
+_MOST_BYTES = 1 << 20
 # Jupyter puts its own interpreter for the first word, and its own prefix for {prefix}.
 _ENTER = ("python3", "-I", "-m", "gipfel_cluster.broker.kernel")
 _START = "{prefix}/kernels/start.py"
@@ -150,6 +153,6 @@ def remove_kernel(name: str, folders: tuple[Path, ...]) -> None:
 def _read(folder: Path) -> KernelSpec | None:
     """A kernel of ours; None where it is another's or can't be read."""
     try:
-        return KernelSpec.model_validate_json((folder / _FILE).read_bytes())
+        return KernelSpec.model_validate_json(read_regular(folder / _FILE, _MOST_BYTES, follow=True))
     except (OSError, ValidationError):
         return None

@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from gipfel_cluster.model import GipfelError
+
 from ..training.launch import Launch
 from ..training.launches.folder import find_folder, known_folders
 from ..training.launches.logs import Cursor, LogLine
@@ -51,7 +53,12 @@ def follow(launch: Launch, ranks: tuple[int, ...] = ()) -> int:
 def show_list(*, everywhere: bool, as_json: bool) -> int:
     """The table of launches."""
     folders = known_folders(os.environ, everywhere=everywhere)
-    states = [(folder, Launch(folder).settle()) for folder in folders]
+    states = []
+    for folder in folders:
+        try:
+            states.append((folder, Launch(folder).settle()))
+        except GipfelError as error:
+            tell(f"{folder.name} is left out: {error}")
     if as_json:
         click.echo(json.dumps([{"folder": str(f), **state.model_dump(mode="json")} for f, state in states]))
         return 0
@@ -59,7 +66,7 @@ def show_list(*, everywhere: bool, as_json: bool) -> int:
         where = f"{folder.parents[1].name}/{folder.name}" if everywhere else folder.name
         outcome = state.outcome or state.phase
         click.echo(f"{where:>4}  {outcome:10} {len(state.nodes)} nodes, {state.ranks} ranks  {state.title}")
-    if not states:
+    if not folders:
         tell("There is no launch yet.")
     return 0
 

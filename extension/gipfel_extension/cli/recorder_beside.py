@@ -10,9 +10,12 @@ from pathlib import Path
 
 from gipfel_cluster.live_folder import LiveFolder
 
+from ..telemetry.files import open_log, read_tail
+
 _FLUSH_S = 30.0
 _FIRST_SAMPLE_S = 5.0
 _GLANCE_S = 0.02
+_MOST_LOG = 64 << 10
 
 
 class RecorderBeside:
@@ -72,7 +75,7 @@ class RecorderBeside:
         self._telemetry = run / "telemetry"
         self._prefix = f"{node}-" if name == "job" else f"{name}-{node}-"
         self._log = run / f"recorder-{node}-{name}.log"
-        log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        log = open_log(self._log)
         try:
             self._process = subprocess.Popen(
                 argv,
@@ -122,7 +125,7 @@ class RecorderBeside:
 
     def _last_words(self) -> str:
         try:
-            line = self._log.read_text(errors="replace").rstrip().rpartition("\n")[2]
+            line = read_tail(self._log, _MOST_LOG).decode(errors="replace").rstrip().rpartition("\n")[2]
             if not line:
                 self._log.unlink()
         except OSError:

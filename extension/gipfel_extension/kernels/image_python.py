@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gipfel_cluster.model import one_line
 
+from ..telemetry.files import read_record_file
 from .examine import ImagePython, examine
 
 #: The name by which every notebook asks for "the Python here".
@@ -87,11 +88,8 @@ def find_image_python(path: str, runtime: Path) -> str | None:
 
 def _image_name(environment: Mapping[str, str]) -> str:
     """What the user calls the environment: the EDF's name, from the record of this run."""
-    try:
-        record = json.loads(Path(environment.get("GIPFEL_RUN", ""), "record.json").read_bytes())
-        return str(record["edf"]["name"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return "image"
+    edf = read_record_file(Path(environment.get("GIPFEL_RUN", ""))).get("edf")
+    return str(edf["name"]) if isinstance(edf, dict) and "name" in edf else "image"
 
 
 def _write(data: Path, name: str, display_name: str, argv: list[str]) -> None:

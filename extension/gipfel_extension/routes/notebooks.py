@@ -1,7 +1,6 @@
 """``gipfel/notebooks``: the notebooks that come with Gipfel, copied to where the user can change them."""
 
 import asyncio
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,8 @@ from jupyter_core.utils import ensure_async
 
 from gipfel_cluster.model import GipfelError
 
+from ..telemetry.files import read_json
+from ..training.notebook_file import MOST_NOTEBOOK_BYTES
 from .base import GipfelRouteHandler, route
 
 
@@ -66,7 +67,7 @@ def read_notebook(path: Path) -> dict[str, Any]:
         It can't be read or is no notebook.
     """
     try:
-        content = json.loads(path.read_text())
+        content = read_json(path, MOST_NOTEBOOK_BYTES, follow=True)
     except (OSError, ValueError) as error:
         raise GipfelError(f"{path} can't be read as a notebook: {error}.", "Install Gipfel again.") from error
     if not isinstance(content, dict) or "cells" not in content:

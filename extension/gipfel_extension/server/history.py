@@ -10,12 +10,13 @@ import numpy as np
 
 from ..telemetry.events import Event, read_events
 from ..telemetry.figures.lines import coarser
-from ..telemetry.metrics import UserMetrics, read_metrics
+from ..telemetry.metrics import UserMetrics
 from ..telemetry.overview.read import Overview, read_overview
 from ..telemetry.sample import METRICS, SampleTable
 from ..telemetry.store.segment_files import segment_files
 from ..telemetry.store.segments import read_samples
 from .analysis import MEANS, judged
+from .run_metrics import metrics_of_run
 from .views import BUCKETS, HEAT_BUCKETS, View, event_words, figures_of, metrics_of
 
 #: More samples than this are scored by their means.
@@ -30,7 +31,7 @@ class Stretch:
     def __init__(self, run: Path, start_ns: int | None = None, end_ns: int | None = None) -> None:
         self.telemetry = run / "telemetry"
         self.start_ns, self.end_ns = start_ns, end_ns
-        self.metrics: UserMetrics | None = _metrics(run)
+        self.metrics: UserMetrics | None = metrics_of_run(run)
         self.events: tuple[Event, ...] = read_events(self.telemetry)
 
     @cached_property
@@ -106,10 +107,3 @@ def _is_recorded(telemetry: Path) -> bool:
     now_ns = time.time_ns()
     files = segment_files(telemetry)
     return any(not each.closed and abs(now_ns - each.written_ns) < _SILENT_NS for each in files)
-
-
-def _metrics(run: Path) -> UserMetrics | None:
-    try:
-        return read_metrics(run)
-    except OSError:
-        return None

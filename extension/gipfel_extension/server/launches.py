@@ -14,7 +14,7 @@ from gipfel_cluster.runs import runs_root
 from ..telemetry.files import open_regular
 from ..training.launch import Launch
 from ..training.launches.folder import LAUNCHES, known_folders
-from ..training.launches.glance import flight_lines, glance
+from ..training.launches.glance import flight_lines, listed
 from ..training.launches.log_tail import ErrorLines, LogRow, tail_cursor
 from ..training.launches.logs import Cursor
 from ..training.launches.rank_files import Kind, rank_file
@@ -33,12 +33,8 @@ class LogPosition(Frozen):
 
 def list_launches(environment: Mapping[str, str]) -> list[dict[str, Any]]:
     """The newest launches of all runs, the newest first, those that run before all others."""
-    found = []
-    for folder in reversed(known_folders(environment, everywhere=True)[-_MOST:]):
-        try:
-            found.append(glance(Launch(folder)))
-        except GipfelError:
-            continue
+    newest = reversed(known_folders(environment, everywhere=True)[-_MOST:])
+    found = [listed(Launch(folder)) for folder in newest]
     return sorted(found, key=lambda each: each["phase"] == "ended")
 
 

@@ -10,11 +10,11 @@ import numpy as np
 
 from ..telemetry.events import Event
 from ..telemetry.figures.lines import coarser, only
-from ..telemetry.metrics import UserMetrics, read_metrics
 from ..telemetry.overview.read import Overview, read_overview
 from ..telemetry.sample import Device, SampleTable
 from ..telemetry.stream import SaturationFeed
 from .history import table_of
+from .run_metrics import metrics_of_run
 from .views import BUCKETS, HEAT_BUCKETS, View, figures_of, metrics_of
 
 #: What the feed keeps in memory, in seconds.
@@ -47,7 +47,8 @@ class Picture:
         # A column of the heat map that is shorter than two samples would have holes.
         beats = max(1, round(2 * table.interval * 1e9 / max(1, fine.bucket_ns)))
         coarse = coarser(fine, min(HEAT_BUCKETS, max(1, len(fine.time_ns) // beats)))
-        figures = figures_of(fine, coarse, view, self._metrics(), events, only=only_names)
+        metrics = metrics_of_run(self._run)
+        figures = figures_of(fine, coarse, view, metrics, events, only=only_names)
         for figure in figures.values():
             # What a live view keeps, also where less has been recorded so far.
             figure["layout"].setdefault("meta", {})["window_s"] = view.window
@@ -70,12 +71,6 @@ class Picture:
         start = (table.last_ns or time.time_ns()) - int(window_s * 1e9)
         overview = read_overview(self._run / "telemetry", start_ns=start, buckets=BUCKETS, metrics=metrics)
         return only(overview, {device.uuid for device in table.devices})
-
-    def _metrics(self) -> UserMetrics | None:
-        try:
-            return read_metrics(self._run)
-        except OSError:
-            return None
 
 
 def _interval(table: SampleTable) -> float:

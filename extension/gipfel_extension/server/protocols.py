@@ -8,6 +8,7 @@ from typing import Any
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runs import write_atomically
 
+from ..telemetry.files import read_regular
 from ..vetting.protocol import VettingProtocol
 from ..vetting.protocol_load import SHIPPED, load_protocol, parse_protocol, shipped_protocols
 from ..vetting.protocol_search import own_protocols
@@ -57,8 +58,7 @@ def text_of(path: Path) -> str:
         It can't be read, or is no text.
     """
     try:
-        with path.open("rb") as file:
-            return file.read(MOST_BYTES).decode()
+        return read_regular(path, MOST_BYTES, follow=True).decode()
     except OSError as error:
         raise GipfelError(f"{path} can't be read: {error.strerror}.") from error
     except UnicodeDecodeError:
@@ -126,7 +126,7 @@ def _files(folder: Path) -> Iterator[Path]:
         return
     for path in paths[:_MOST_FILES]:
         try:
-            if path.is_file() and path.stat().st_size <= MOST_BYTES and _CHECKS.search(path.read_bytes()):
+            if _CHECKS.search(read_regular(path, MOST_BYTES, follow=True)):
                 yield path
         except OSError:
             continue

@@ -8,9 +8,11 @@ from pathlib import Path
 
 from gipfel_cluster.model import GipfelError
 
+from ..telemetry.files import open_log, read_tail
 from .run import CurrentRun
 
 _END_S = 5.0
+_MOST_LOG = 64 << 10
 
 
 class RecorderProcess:
@@ -70,7 +72,7 @@ class RecorderProcess:
             if root_pid is not None:
                 argv += ["--root-pid", str(root_pid)]
             try:
-                with self.log.open("ab") as log:
+                with os.fdopen(open_log(self.log), "ab") as log:
                     self._process = await asyncio.create_subprocess_exec(
                         *argv, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log
                     )
@@ -84,8 +86,11 @@ class RecorderProcess:
 
     async def last_words(self) -> str:
         """The last line of its log, without the time; empty where it said nothing."""
-        text = await asyncio.to_thread(self.log.read_text, errors="replace")
-        line = text.rstrip().rpartition("\n")[2]
+        try:
+            content = await asyncio.to_thread(read_tail, self.log, _MOST_LOG)
+        except OSError:
+            return ""
+        line = content.decode(errors="replace").rstrip().rpartition("\n")[2]
         return line.partition(" recorder: ")[2] or line
 
     async def _end(self) -> None:

@@ -8,8 +8,11 @@ from typing import Any
 from gipfel_cluster.model import Frozen
 from gipfel_cluster.runs import make_private, runs_root, write_atomically
 
+from ..telemetry.files import read_regular
+
 _FILE = "sharing.json"
 _WINDOW_S = 600.0
+_MOST_BYTES = 64 << 10
 
 
 class Sharing(Frozen):
@@ -21,7 +24,7 @@ class Sharing(Frozen):
 def read_sharing(environment: Mapping[str, str]) -> Sharing:
     """The consent as it is written down; none where the file is missing or damaged."""
     try:
-        return Sharing.model_validate_json(_file(environment).read_bytes())
+        return Sharing.model_validate_json(read_regular(_file(environment), _MOST_BYTES))
     except (OSError, ValueError):
         return Sharing()
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from gipfel_cluster.model import GipfelError, one_line
 
+from ..telemetry.files import open_log, read_tail
 from ..vetting.command import vet_argv
 from ..vetting.grid import grid_of
 from ..vetting.report import VettingReport
@@ -60,7 +61,7 @@ class ServerVetting:
             argv = vet_argv(str(protocol), skip_vetted=skip_vetted)
             environment = {**os.environ, **self._environment, "GIPFEL_RUN": str(folder)}
             try:
-                with (folder / LOG).open("wb") as log:
+                with os.fdopen(open_log(folder / LOG, truncate=True), "wb") as log:
                     self._process = await asyncio.create_subprocess_exec(
                         *argv,
                         stdin=asyncio.subprocess.DEVNULL,
@@ -143,7 +144,7 @@ class ServerVetting:
 def _last_words(folder: Path) -> str:
     """What the run said last of itself."""
     with contextlib.suppress(OSError):
-        text = (folder / LOG).read_bytes()[-_MOST_LOG:].decode(errors="replace")
+        text = read_tail(folder / LOG, _MOST_LOG).decode(errors="replace")
         lines = [one_line(line) for line in text.splitlines() if line.strip()]
         ours = [line.removeprefix("gipfel: ") for line in lines if line.startswith("gipfel: ")]
         if ours or lines:

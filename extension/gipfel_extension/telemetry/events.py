@@ -10,6 +10,7 @@ from .files import read_regular
 
 #: Ending of the files that hold events.
 SUFFIX = ".events.jsonl"
+_MOST_BYTES = 64 << 20
 
 #: Every kind of event, and what it says.
 KINDS: Mapping[str, str] = {
@@ -104,7 +105,7 @@ def read_event_files(telemetry: Path) -> Events:
     damaged = 0
     for path in sorted(telemetry.glob(f"*{SUFFIX}")):
         try:
-            lines = read_regular(path).split(b"\n")
+            lines = read_regular(path, _MOST_BYTES).split(b"\n")
         except OSError:
             damaged += 1
             continue

@@ -5,12 +5,14 @@ where a launch's rank wrote it. What is no such line, as the last one of a proce
 and left out.
 """
 
+import errno
 import json
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +25,15 @@ METRICS_FILE = "metrics.jsonl"
 
 #: From so many bytes on, lines are read together.
 _MANY_BYTES = 1 << 17
+#: Read at a time.
+_PIECE_BYTES = 16 << 20
+#: Of a file that is longer the end counts: a day of a hundred ranks that log each second.
+_MOST_BYTES = 1 << 30
+#: What is longer is no line of a program's metrics.
+_LONGEST_LINE = 1 << 20
+#: Metrics of ranks of launches; what else comes is left out and counted.
+_MOST_SERIES = 20_000
+_MOST_LOOKS = 1_000_000
 _NO_RANK = -1
 
 _Key = tuple[str, str, int | None, str]
@@ -135,36 +146,72 @@ class MetricsReader:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._file: tuple[int, int] | None = None
         self._offset = 0
         self._rest = b""
+        self._skipping = False
         self._parts: dict[_Key, list[_Part]] = {}
         self._damaged = self._lost = 0
+        self._known: UserMetrics | None = None
 
     def poll(self) -> bool:
-        """Read what was appended; whether there was anything.
+        """Read what was appended, from the beginning where the file was replaced; whether there was anything.
 
         Raises
         ------
         OSError
             The file is there and can't be read.
         """
+        found = False
         try:
             with open_regular(self._path) as file:
-                file.seek(self._offset)
-                data = file.read()
+                about = os.fstat(file.fileno())
+                if (about.st_dev, about.st_ino) != self._file or about.st_size < self._offset:
+                    self._begin(about)
+                while data := _next_piece(file, self._offset):
+                    self._offset, piece = data
+                    found |= self._take(piece)
         except FileNotFoundError:
             return False
-        self._offset += len(data)
-        whole, end, self._rest = (self._rest + data).rpartition(b"\n")
-        if not end:
-            return False
-        parts = _together(whole) if len(whole) > _MANY_BYTES else None
-        for key, part in (self._one_by_one(whole) if parts is None else parts).items():
-            self._parts.setdefault(key, []).append(part)
-        return True
+        return found
 
     def metrics(self) -> UserMetrics:
         """Everything read so far; a line that has no end yet is left out, and not counted as damaged."""
+        if self._known is None:
+            self._known = self._joined()
+        return self._known
+
+    def _begin(self, about: os.stat_result) -> None:
+        self._file = about.st_dev, about.st_ino
+        self._offset = max(0, about.st_size - _MOST_BYTES)
+        # The end of a long file begins within a line.
+        self._rest, self._skipping = b"", self._offset > 0
+        self._parts = {}
+        self._damaged = self._lost = 0
+        self._known = None
+
+    def _take(self, data: bytes) -> bool:
+        """Take a piece of the file; whether a line ended in it."""
+        whole, end, rest = (self._rest + data).rpartition(b"\n")
+        if len(rest) > _LONGEST_LINE:
+            self._damaged += not self._skipping
+            rest, self._skipping = b"", True
+        self._rest = rest
+        if not end:
+            return False
+        if self._skipping:
+            _, _, whole = whole.partition(b"\n")
+            self._skipping = False
+        self._known = None
+        parts = _together(whole) if len(whole) > _MANY_BYTES else None
+        for key, part in (self._one_by_one(whole) if parts is None else parts).items():
+            if key in self._parts or len(self._parts) < _MOST_SERIES:
+                self._parts.setdefault(key, []).append(part)
+            else:
+                self._damaged += len(part[0])
+        return True
+
+    def _joined(self) -> UserMetrics:
         series = []
         for key, parts in self._parts.items():
             time_ns, monotonic_ns, values = (np.concatenate(each) for each in zip(*parts, strict=True))
@@ -186,13 +233,24 @@ class MetricsReader:
                 node, values = str(content["node"]), dict(content["values"])
                 launch = _launch(content)
                 self._lost += int(content.get("lost", 0))
-            except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+            except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
                 self._damaged += 1
                 continue
             for name, value in values.items():
                 if value is None or isinstance(value, int | float):
                     rows.setdefault((name, node, rank, launch), []).append((*when, _number(value)))
         return {key: _part(*zip(*found, strict=True)) for key, found in rows.items()}
+
+
+def _next_piece(file: BinaryIO, offset: int) -> tuple[int, bytes] | None:
+    """Where the next piece of a file ends, and its bytes; holes, which cost nothing to make, are left out."""
+    try:
+        offset = os.lseek(file.fileno(), offset, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return None
+    data = os.pread(file.fileno(), _PIECE_BYTES, offset)
+    return (offset + len(data), data) if data else None
 
 
 def _when(content: Any) -> tuple[int, int]:
@@ -239,6 +297,8 @@ def _together(whole: bytes) -> dict[_Key, _Part] | None:
     times, monotonic = (column.to_numpy() for column in needed[:2])
     launches = table.column("launch").combine_chunks().fill_null("")
     writers = _writers(needed[2].combine_chunks(), table.column("rank").combine_chunks(), launches)
+    if len(writers) * len(columns) > _MOST_LOOKS:
+        return None
     parts = {}
     for name, column in columns.items():
         kind = column.type

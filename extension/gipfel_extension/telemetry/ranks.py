@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from .events import file_name
-from .files import read_regular
+from .files import read_json
 
 #: Ending of the files that hold places of ranks.
 SUFFIX = ".ranks.json"
+_MOST_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,8 @@ def read_ranks(telemetry: Path) -> tuple[RankPlace, ...]:
     found: dict[tuple[int, str, str | None], RankPlace] = {}
     for path in sorted(telemetry.glob(f"*{SUFFIX}")):
         try:
-            places = [RankPlace.from_json(each) for each in json.loads(read_regular(path))]
-        except (OSError, ValueError, TypeError, RecursionError):
+            places = [RankPlace.from_json(each) for each in read_json(path, _MOST_BYTES)]
+        except (OSError, ValueError, TypeError):
             continue
         for place in places:
             found.setdefault((place.rank, place.node, place.gpu_uuid), place)

@@ -12,6 +12,7 @@ from gipfel_cluster.runs import RunFolder, runs_root
 from gipfel_cluster.scheduler import JobStatus, Scheduler
 from gipfel_cluster.scheduler.processes import Process
 
+from ..telemetry.files import read_regular, read_tail
 from .job_table import TaskView, sentence
 from .notebook_job import NotebookJob, NotebookTask
 from .papermill.progress import progress_file, read_progress
@@ -131,9 +132,7 @@ def _tell_end(view: TaskView, tell: Callable[[str], None]) -> None:
 def last_lines(log: Path) -> list[str]:
     """The last lines of a log, without colours and control characters; empty where it can't be read."""
     try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - _LOG_BYTES))
-            text = file.read().decode(errors="replace")
+        text = read_tail(log, _LOG_BYTES).decode(errors="replace")
     except OSError:
         return []
     lines = [one_line(line) for line in _COLOURS.sub("", text).splitlines()]
@@ -150,7 +149,9 @@ def how_to_leave(job_id: str, job: NotebookJob, environment: Mapping[str, str]) 
         return f"job {job_id} goes on: look with {look}, end it with {end}; its log is {job.log}"
     end = ""
     with contextlib.suppress(OSError, ValueError, GipfelError):
-        keeper = Process.model_validate_json((local_folder(environment) / job_id / "keeper.json").read_text())
+        keeper = Process.model_validate_json(
+            read_regular(local_folder(environment) / job_id / "keeper.json", _LOG_BYTES)
+        )
         end = f", end it with `kill {keeper.pid}`"
     return f"job {job_id} goes on: look with `tail -f {job.log}`{end}"
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from gipfel_cluster.at_once import at_once
 from gipfel_cluster.broker.client import ask_now
 from gipfel_cluster.broker.messages import Done, Spot, SuperviseRequest, broker_socket
@@ -18,6 +20,7 @@ from gipfel_cluster.broker.supervision import LOG, MODULE
 from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.runs import write_atomically
 
+from ..telemetry.files import open_log, read_json, read_regular
 from .launches.attempt import PROBE_FILE, PROGRAM_FILE
 from .launches.folder import launches_folder, new_folder
 from .launches.lifeline import settled_in_queue, settled_state, supervised
@@ -28,6 +31,7 @@ from .launches.progress import Progress, read_progress
 from .launches.ranks import RankNote, read_notes
 from .launches.state import (
     COMMAND,
+    MOST_BYTES,
     PLAN,
     SPEC,
     STOP,
@@ -45,6 +49,7 @@ _PROGRAMS = {PROGRAM_FILE: "rank_program.py", "run.py": "run_program.py", PROBE_
 _FIRST_S, _LONGEST_S = 0.2, 2.0
 _SILENT_S = 90.0
 _ASK_S = 30.0
+_OUTCOMES = TypeAdapter(tuple[CheckOutcome, ...])
 
 
 class Launched(Frozen):
@@ -82,7 +87,7 @@ class Launch:
     @property
     def spec(self) -> LaunchSpec:
         """What was asked for."""
-        return LaunchSpec.model_validate_json((self.folder / SPEC).read_bytes())
+        return LaunchSpec.model_validate_json(read_regular(self.folder / SPEC, MOST_BYTES))
 
     @property
     def resumed_spec(self) -> LaunchSpec:
@@ -97,16 +102,16 @@ class Launch:
     @property
     def command(self) -> str:
         """The exact command."""
-        return (self.folder / COMMAND).read_text()
+        return read_regular(self.folder / COMMAND, MOST_BYTES).decode(errors="replace")
 
     @property
     def preflight(self) -> tuple[CheckOutcome, ...]:
         """What was checked before it was started."""
         try:
-            content = json.loads((self.folder / "preflight.json").read_bytes())
+            return _OUTCOMES.validate_python(read_json(self.folder / "preflight.json", MOST_BYTES))
         except (OSError, ValueError):
+            # Also that of another version: the launch itself can be shown all the same.
             return ()
-        return tuple(CheckOutcome.model_validate(each) for each in content)
 
     @property
     def ranks(self) -> dict[int, RankNote]:
@@ -223,7 +228,7 @@ def launch(
         outcomes = run_preflight(plan, environment, here, tell, free=freeing) if spec.preflight else ()
         write_atomically(folder / "preflight.json", json.dumps([each.model_dump() for each in outcomes]))
         if dry_run:
-            return Launched(command=(folder / COMMAND).read_text(), preflight=outcomes)
+            return Launched(command=Launch(folder).command, preflight=outcomes)
         _heed(outcomes, folder)
         _start(plan, state, folder, environment, here)
     except BaseException as error:
@@ -285,7 +290,7 @@ def _start(
     if socket is not None:
         ask_now(socket, SuperviseRequest(folder=Spot.of(folder)), Done)
         return
-    log = os.open(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    log = open_log(folder / LOG)
     try:
         subprocess.Popen(
             (sys.executable, "-I", "-m", MODULE, str(folder)),

@@ -1,6 +1,5 @@
 """A notebook as a file: whether it is one, and where its output may go."""
 
-import json
 import os
 import warnings
 from collections.abc import Sequence
@@ -8,6 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from gipfel_cluster.model import GipfelError, one_line
+
+from ..telemetry.files import read_json
+
+#: Outputs with images are large; what is larger no browser opens.
+MOST_NOTEBOOK_BYTES = 512 << 20
 
 # Slurm would read these in the log's path as patterns.
 _PATTERNS = ("%", "\\")
@@ -74,13 +78,13 @@ def _read(path: Path) -> Any:
     from nbformat.v4.rwbase import rejoin_lines  # noqa: PLC0415
 
     try:
-        content = json.loads(path.read_bytes())
+        content = read_json(path, MOST_NOTEBOOK_BYTES, follow=True)
     except FileNotFoundError:
         raise GipfelError(f"The notebook {path} does not exist.", "Check the path.") from None
     except OSError as error:
         why = f"The notebook {path} can't be read: {error.strerror}."
         raise GipfelError(why, "Give a file that you can read.") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise _no_notebook(path, f"it is no JSON text ({one_line(str(error))[:120]})") from error
     if not isinstance(content, dict) or not isinstance(content.get("nbformat"), int):
         raise _no_notebook(path, "it has no 'nbformat'")

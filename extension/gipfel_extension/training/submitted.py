@@ -13,12 +13,14 @@ from gipfel_cluster.model import Frozen
 from gipfel_cluster.runs import make_private, write_atomically
 from gipfel_cluster.scheduler import JobStatus, Scheduler
 
+from ..telemetry.files import read_regular
 from .job_table import TaskView
 from .notebook_job import NotebookJob, NotebookTask
 from .papermill.progress import Progress, read_progress
 
 _KEPT_S = 14 * 24 * 3600.0
 _MOST = 200
+_MOST_BYTES = 16 << 20
 # A node's clock and this one's may differ.
 _SKEW_S = 60.0
 
@@ -70,7 +72,7 @@ def list_submitted(environment: Mapping[str, str]) -> list[Submitted]:
             if not entry.name.endswith(".json"):
                 continue
             with contextlib.suppress(OSError, ValidationError):
-                note = Submitted.model_validate_json(Path(entry.path).read_bytes())
+                note = Submitted.model_validate_json(read_regular(Path(entry.path), _MOST_BYTES))
                 if time.time() - note.time > _KEPT_S:
                     Path(entry.path).unlink()
                 else:

@@ -8,6 +8,8 @@ import yaml
 
 from gipfel_cluster.model import GipfelError
 
+from ..telemetry.files import read_regular
+
 LARGEST_FILE = 200_000
 #: Values in one file, counted where an alias repeats them.
 _MOST_VALUES = 20_000
@@ -59,8 +61,7 @@ def read_yaml_file(path: Path) -> YamlMapping:
     try:
         if path.is_dir():
             raise GipfelError(f"{path} is a folder.", "Name the protocol's file.")
-        with path.open("rb") as file:
-            content = file.read(LARGEST_FILE * 4 + 1)
+        content = read_regular(path, LARGEST_FILE * 4, follow=True)
         return read_yaml(content.decode(), str(path))
     except UnicodeDecodeError as error:
         raise GipfelError(f"{path} is no text in UTF-8.", "A protocol is a YAML file.") from error

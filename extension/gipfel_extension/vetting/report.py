@@ -11,10 +11,13 @@ from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.runs import write_atomically
 from gipfel_cluster.scheduler.hostlist import fold_hostlist
 
+from ..telemetry.files import read_regular
 from .model import CheckResult, Scope, Severity, Verdict, worst
 from .protocol import ProtocolCheck, VettingProtocol
 
 REPORT, GOOD_NODES, BAD_NODES = "vetting.json", "good_nodes.txt", "bad_nodes.txt"
+#: Ten thousand nodes with ten checks each take half of it.
+MOST_REPORT_BYTES = 64 << 20
 
 
 class CheckColumn(Frozen):
@@ -112,9 +115,10 @@ def read_report(path: Path) -> VettingReport:
     GipfelError
         There is none, or it can't be read.
     """
-    path = path / REPORT if path.is_dir() else path
+    inside = path.is_dir()
+    path = path / REPORT if inside else path
     try:
-        return VettingReport.model_validate_json(path.read_bytes())
+        return VettingReport.model_validate_json(read_regular(path, MOST_REPORT_BYTES, follow=not inside))
     except FileNotFoundError as error:
         raise GipfelError(f"There is no vetting report {path}.", "Run `gipfel vet standard`.") from error
     except OSError as error:

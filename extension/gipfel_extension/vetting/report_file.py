@@ -20,6 +20,7 @@ class ReportFile:
         self.path = folder / REPORT
         #: Names the content that was read last; empty for none.
         self.version = ""
+        self._problem: GipfelError | None = None
         self._report: VettingReport | None = None
 
     def look(self) -> bool:
@@ -34,15 +35,22 @@ class ReportFile:
             found = self.path.stat()
         except FileNotFoundError:
             changed = self.version != ""
-            self._report, self.version = None, ""
+            self._report, self._problem, self.version = None, None, ""
             return changed
         except OSError as error:
             raise GipfelError(f"{self.path} can't be read: {error.strerror}.") from error
         version = f"{found.st_mtime_ns:x}-{found.st_ino:x}-{found.st_size:x}"
-        if version == self.version:
-            return False
-        self._report, self.version = read_report(self.path), version
-        return True
+        changed = version != self.version
+        if changed:
+            self._report, self._problem, self.version = None, None, version
+            try:
+                self._report = read_report(self.path.parent)
+            except GipfelError as error:
+                # It is not read again before it changes: a page asks every second.
+                self._problem = error
+        if self._problem is not None:
+            raise self._problem
+        return changed
 
     @property
     def report(self) -> VettingReport | None:

@@ -9,6 +9,7 @@ from itertools import groupby
 from pathlib import Path
 
 from ..model import GipfelError
+from ..regular_files import read_regular
 from ..runs import write_atomically
 from ..scheduler.hostlist import expand_hostlist, fold_hostlist
 
@@ -54,8 +55,7 @@ def left_out(run: str) -> frozenset[str]:
     if not run:
         return frozenset()
     try:
-        with Path(run, LEFT_OUT).open("rb") as file:
-            return frozenset(file.read(_MOST_BYTES).decode(errors="replace").split())
+        return frozenset(read_regular(Path(run, LEFT_OUT), _MOST_BYTES).decode(errors="replace").split())
     except FileNotFoundError:
         return frozenset()
     except OSError as error:

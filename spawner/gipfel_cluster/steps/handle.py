@@ -12,9 +12,11 @@ from typing import Protocol
 from pydantic import TypeAdapter, ValidationError
 
 from ..broker.messages import MOST_BYTES, Ended, Refusal, Signal, to_line
+from ..regular_files import read_regular
 from .spec import StepSpec, StepState, TaskPlace
 
 _LOST = 1
+_MOST_BYTES = 1 << 20
 # Longer than a keeper takes to end everything by force.
 _END_S = 60.0
 _SAID: TypeAdapter[Ended | Refusal] = TypeAdapter(Ended | Refusal)
@@ -55,7 +57,7 @@ class StepHandle:
         """What the step's keeper says of it; ``starting`` before it has said anything."""
         try:
             return StepState.model_validate_json(
-                Path(self.spec.folder, f"{self.spec.name}.json").read_bytes()
+                read_regular(Path(self.spec.folder, f"{self.spec.name}.json"), _MOST_BYTES)
             )
         except (OSError, ValidationError):
             return StepState(phase="starting")
@@ -71,7 +73,7 @@ class StepHandle:
         found = []
         for path in Path(self.spec.folder, f"{self.spec.name}.tasks").glob("*.json"):
             with contextlib.suppress(OSError, ValidationError):
-                found.append(TaskPlace.model_validate_json(path.read_bytes()))
+                found.append(TaskPlace.model_validate_json(read_regular(path, _MOST_BYTES)))
         return tuple(sorted(found, key=lambda each: each.rank))
 
     def poll(self) -> int | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ..engines.sandbox.namespaces import die_with_parent
 from ..model import GipfelError
+from ..regular_files import read_tail
 from .spec import STEP_VARIABLE, StepPlan
 from .srun import log_file, scrubbed
 
@@ -104,9 +105,7 @@ class LocalTasks:
 def last_line(path: Path) -> str:
     """The last line of a log that is not empty."""
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - 4096))
-            lines = file.read().decode(errors="replace").splitlines()
+        lines = read_tail(path, 4096).decode(errors="replace").splitlines()
     except OSError:
         return ""
     return next((line.strip() for line in reversed(lines) if line.strip()), "")

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ..job.orphans import adopt_orphans, end_descendants
 from ..model import GipfelError
+from ..regular_files import read_regular
 from ..runs import write_atomically
 from ..scheduler.processes import Process
 from .here import LocalTasks
@@ -122,7 +123,7 @@ class Keeper:
         with suppress(OSError, ValueError):
             found = next(self._tasks_folder.glob("*.json"), None)
             if found is not None:
-                place = TaskPlace.model_validate_json(found.read_text())
+                place = TaskPlace.model_validate_json(read_regular(found, _MOST_PLAN))
                 self._tasks.step_id = place.step_id or self._tasks.step_id
                 self._write(phase="running", step_id=self._tasks.step_id)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..files import read_regular
 from ..sample import Device, SampleTable
 from ..sources.dcgm_fields import scaled
 from .dcgm_names import metric_of
@@ -16,6 +17,7 @@ _LINE = re.compile(r"^(DCGM_FI_\w+)\{(.*)\}\s+(\S+)(?:\s+(-?\d+))?\s*$")
 _LABEL = re.compile(r'(?<!\w)(\w+)="((?:[^"\\]|\\.)*)"')
 
 _MOST_DIGITS = 6
+_MOST_BYTES = 512 << 20
 
 #: One GPU's values in one scrape, and its time in milliseconds where the text has one.
 _Scrape = tuple[dict[str, float], int | None]
@@ -29,9 +31,10 @@ def read_exporter_text(path: Path) -> Recording:
     ValueError
         No line of DCGM exporter in it.
     """
+    text = read_regular(path, _MOST_BYTES, follow=True).decode(errors="replace")
     devices: dict[str, Device] = {}
     scrapes: dict[str, list[_Scrape]] = {}
-    for field, labels, value, time_ms in scraped_lines(path.read_text(errors="replace").splitlines()):
+    for field, labels, value, time_ms in scraped_lines(text.splitlines()):
         found = metric_of(field)
         device = device_of(labels)
         if found is None or device is None:

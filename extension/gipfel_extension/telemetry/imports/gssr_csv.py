@@ -3,17 +3,21 @@
 import csv
 import re
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..files import open_regular, read_regular
 from ..sample import Device, SampleTable
 from .dcgm_names import MIB, metric_of, number_of
 from .recording import Recording, gpu_columns
 
+_LONGEST_LINE = 1 << 20
+_MOST_META_BYTES = 1 << 20
 _DATE = re.compile(r'"date"\s*:\s*"([^"]+)"')
 _JOB = re.compile(r'"jobid"\s*:\s*"([^"]+)"')
 #: Recorders that don't write PIPE_TENSOR_ACTIVE write these; the highest of them is its lower bound.
@@ -52,19 +56,36 @@ def _read(path: Path) -> tuple[list[str], NDArray[np.float64], int]:
     A day of a node is hundreds of megabytes of text: no more than the numbers is kept.
     """
     numbers, torn = array("d"), 0
-    with path.open(newline="", errors="replace") as file:
-        lines = csv.reader(file)
-        header = next(lines, [])
+    with open_regular(path, follow=True) as file:
+        rows = _rows(csv.reader(_lines(file)))
+        header = next(rows, [])
         if header[:2] != ["timestamp", "gpuId"]:
             raise ValueError("it is no CSV of gssr-record")
         kept = [place for place, title in enumerate(header) if place < 2 or title.endswith("_avg")]
-        for cells in lines:
+        for cells in rows:
             # A killed recorder leaves half a line.
             if len(cells) == len(header):
                 numbers.extend(number_of(cells[place]) for place in kept)
             else:
                 torn += 1
     return [header[place] for place in kept], np.array(numbers, np.float64).reshape(-1, len(kept)), torn
+
+
+def _lines(file: BinaryIO) -> Iterator[str]:
+    """Lines of text; a longer one comes in pieces, none of which is a row."""
+    while line := file.readline(_LONGEST_LINE):
+        yield line.decode(errors="replace")
+
+
+def _rows(lines: Iterator[list[str]]) -> Iterator[list[str]]:
+    while True:
+        try:
+            yield next(lines)
+        except StopIteration:
+            return
+        except csv.Error:
+            # A field that is too long: a line that is torn.
+            yield []
 
 
 def _values(header: Sequence[str], rows: NDArray[np.float64]) -> tuple[dict[str, NDArray[np.float64]], bool]:
@@ -99,13 +120,20 @@ def _meta(folder: Path) -> tuple[int, str]:
     """When the recording began, in UTC nanoseconds or 0, and the job's number or nothing."""
     path = folder / "proc_0.meta.txt"
     # Arguments with line breaks make it invalid JSON, so the two values are looked for.
-    text = path.read_text(errors="replace") if path.is_file() else ""
+    text = _text(path)
     date, job = _DATE.search(text), _JOB.search(text)
     try:
         start_ns = int(datetime.fromisoformat(date[1]).timestamp()) * 10**9 if date else 0
     except ValueError:
         start_ns = 0
     return start_ns, job[1] if job else ""
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_regular(path, _MOST_META_BYTES, follow=True).decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def _notes(torn: int, zeroed: bool, start_ns: int) -> tuple[str, ...]:  # noqa: FBT001

@@ -1,16 +1,19 @@
 """gssr 0.4.0: one JSON file per process, ``{"metadata": …, "data": {<gpu>: {<metric>: […]}}}``."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..files import read_json
 from ..sample import Device, SampleTable
 from .dcgm_names import MIB, number_of
 from .recording import Recording, gpu_columns
 
+_MOST_BYTES = 512 << 20
+#: What nanoseconds since 1970 can say.
+_LATEST_S = 9e9
 #: gssr's names; ``gpu_utilization`` is a percentage, the profiling metrics beside it are fractions.
 _METRICS: Mapping[str, tuple[str, float]] = {
     "gpu_utilization": ("GPU_UTIL", 0.01),
@@ -39,10 +42,13 @@ def read_gssr_json(path: Path) -> Recording:
         Not JSON, or not gssr's.
     """
     try:
-        content = json.loads(path.read_text())
-        about, data = dict(content["metadata"]), dict(content["data"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"it is no JSON of gssr ({error!r})") from error
+        content = read_json(path, _MOST_BYTES, follow=True)
+        return _recording(path.name, dict(content["metadata"]), dict(content["data"]))
+    except (LookupError, TypeError, AttributeError, ArithmeticError, ValueError) as error:
+        raise ValueError(f"it is not a JSON file of gssr ({error!r})") from error
+
+
+def _recording(name: str, about: Mapping[str, Any], data: Mapping[str, Any]) -> Recording:
     node, process = str(about.get("hostname", "")), int(number_or(about.get("proc_id"), 0))
     devices, columns, interval = [], {}, 0.0
     for gpu, series in data.items():
@@ -52,13 +58,13 @@ def read_gssr_json(path: Path) -> Recording:
         length = max((len(values) for values in series.values()), default=0)
         times, interval = _times(about, length)
         values = {
-            _METRICS[name][0]: _padded(series[name], length) * _METRICS[name][1]
-            for name in series
-            if name in _METRICS
+            _METRICS[each][0]: _padded(series[each], length) * _METRICS[each][1]
+            for each in series
+            if each in _METRICS
         }
         columns[uuid] = gpu_columns(times, values)
     label = f"job {about.get('job_id', '?')} step {about.get('step_id', '?')}"
-    table = SampleTable(tuple(devices), columns, f"gssr {path.name}", interval)
+    table = SampleTable(tuple(devices), columns, f"gssr {name}", interval)
     return Recording(table, label, _notes(about, len(data)), {process: [device.uuid for device in devices]})
 
 
@@ -72,6 +78,8 @@ def _times(about: Mapping[str, Any], length: int) -> tuple[np.typing.NDArray[np.
     """Times spread evenly up to the end, which is known, and seconds between them."""
     nominal = number_or(about.get("sampling_time"), 500.0) / 1000.0
     start, end = (number_or(about.get(name), 0.0) for name in ("start_time", "end_time"))
+    if not all(0 <= each < _LATEST_S for each in (nominal, start, end)):
+        raise ValueError("its times are not seconds since 1970")
     interval = max(nominal, (end - start) / length) if length and end > start else nominal
     end = end or start + interval * length
     steps = np.arange(length - 1, -1, -1, dtype=np.float64)

@@ -5,6 +5,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+
 from ..files import open_regular
 from ..sample import SampleTable, SourceError
 from ..store.segments import SUFFIX, read_parquet, read_segment
@@ -36,7 +38,7 @@ def open_recording(path: Path) -> Recording:
         return open_prometheus_range(address, os.environ)
     try:
         recording = _folder(path) if path.is_dir() else _file(path)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise SourceError(f"{path} can't be read: {reason.rstrip('.')}.", _FIX) from error
     if not recording.table.rows:
@@ -69,7 +71,7 @@ def _several(paths: list[Path], read: Callable[[Path], Recording], label: str) -
 
 
 def _file(path: Path) -> Recording:
-    with open_regular(path) as file:
+    with open_regular(path, follow=True) as file:
         begin = file.read(64)
     if begin.startswith(b"PAR1"):
         return Recording(read_parquet(path), path.name)

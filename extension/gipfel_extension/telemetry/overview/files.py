@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from ..files import open_regular
 from ..provenance import Provenance
 from ..sample import Sample
 from .packed import MAGIC, pack, unpack
@@ -30,6 +31,8 @@ LEVELS = (10, 60)
 _MAGIC = b"GIPFSUM1"
 #: A head of 1 000 devices is 200 kB.
 _LONGEST_HEAD = 16 * 2**20
+#: Of what was not packed the newest is read: a month in buckets of 10 s of ten GPUs.
+_MOST_RECORD_BYTES = 1 << 30
 #: 0.01 s for 60 s are 6 000 samples; this is where uint16 ends.
 _MOST = 65535
 
@@ -204,7 +207,7 @@ def read_summary(path: Path, *, last: int | None = None, metrics: Iterable[str] 
     ValueError
         It is no summary of ours.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         magic, length = file.read(len(_MAGIC)), int.from_bytes(file.read(4), "little")
         if magic not in (_MAGIC, MAGIC) or not 0 < length <= _LONGEST_HEAD:
             raise ValueError("it is no summary")
@@ -229,10 +232,13 @@ def pack_summary(path: Path, put: Callable[[Path, bytes], None]) -> None:
     OSError, ValueError
         As :func:`read_summary`.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         if file.read(len(MAGIC)) == MAGIC:
             return
-        head = json.loads(file.read(int.from_bytes(file.read(4), "little")))
+        length = int.from_bytes(file.read(4), "little")
+        if length > _LONGEST_HEAD:
+            raise ValueError("it is no summary")
+        head = _read_head(file.read(length))[0]
     summary = read_summary(path)
     arrays = (summary.start_ns, summary.mean, summary.low, summary.high, summary.count)
     put(path, pack(head, summary.series, arrays))
@@ -257,7 +263,7 @@ def _read_records(file: BinaryIO, series: int, last: int | None) -> tuple[NDArra
     kind = _record(series)
     start = file.tell()
     whole = max(0, os.fstat(file.fileno()).st_size - start) // kind.itemsize
-    count = whole if last is None else min(last, whole)
+    count = min(whole if last is None else last, whole, _MOST_RECORD_BYTES // kind.itemsize)
     file.seek(start + (whole - count) * kind.itemsize)
     content = file.read(count * kind.itemsize)
     records = np.frombuffer(content, kind, len(content) // kind.itemsize)

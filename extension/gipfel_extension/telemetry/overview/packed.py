@@ -15,6 +15,8 @@ MAGIC = b"GIPFSUM2"
 _DROPPED = 13
 #: 0.01 s for a day in buckets of 10 s.
 _MOST_RECORDS = 10_000_000
+#: Values of one metric: a day of 1 900 devices in buckets of 10 s.
+_MOST_CELLS = 1 << 24
 
 
 def pack(head: dict[str, Any], series: Sequence[tuple[str, str]], arrays: Sequence[NDArray[Any]]) -> bytes:
@@ -59,6 +61,8 @@ def unpack(
             file.seek(size, 1)
             continue
         cells = records * len(columns)
+        if cells > _MOST_CELLS:
+            raise ValueError("its pieces are too large")
         content = _piece(file, size, 14 * cells)
         for place in range(3):
             floats = np.frombuffer(content, np.uint8, 4 * cells, 4 * cells * place).reshape(4, cells)
@@ -90,8 +94,10 @@ def _shuffled(values: NDArray[np.float32]) -> bytes:
 
 def _piece(file: BinaryIO, size: int, length: int) -> bytes:
     try:
-        # No longer than announced: a small piece can be made to unpack without an end.
-        content = zlib.decompressobj().decompress(file.read(size), length + 1)
+        # No longer than announced: a small piece can be made to unpack without an end, and what is packed is
+        # hardly ever longer than what it holds.
+        packed = file.read(min(size, length + (length >> 8) + 64))
+        content = zlib.decompressobj().decompress(packed, length + 1)
     except zlib.error as error:
         raise ValueError("a piece of it is damaged") from error
     if len(content) != length:

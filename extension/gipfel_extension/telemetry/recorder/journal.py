@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..events import Event, events_file
+from ..files import open_log
 from ..sources import Clock
 
 log = logging.getLogger("gipfel.recorder")
@@ -89,9 +90,7 @@ class Journal:
         if self._torn:
             lines = b"\n" + lines
         try:
-            handle = os.open(
-                self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-            )
+            handle = open_log(self._path)
         except OSError:
             return
         written = -1

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from ..sample import Device, Sample, SampleTable, SourceError, metric_names
 from ..store.segments import read_parquet, read_samples, read_segment
@@ -78,7 +79,7 @@ def _load(path: Path) -> SampleTable:
             table = read_parquet(path)
         else:
             table = read_segment(path)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise SourceError(
             f"The recording {path} can't be read: {error}.",
             "Name a segment (.arrows), a folder of them or Parquet.",

@@ -5,7 +5,6 @@ over it in one step. Two processes that do it at a time write the same twice.
 """
 
 import contextlib
-import json
 import os
 import stat
 import tempfile
@@ -14,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..files import read_record_file
 from ..overview.files import LEVELS, pack_summary, summary_path
 from ..provenance import Provenance
 from ..sample import SampleTable
@@ -36,11 +36,7 @@ class Compaction:
 
 def run_has_ended(run: Path) -> bool:
     """Whether the record of a run says that it has ended."""
-    try:
-        content = json.loads((run / "record.json").read_text())
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(content, dict) and bool(content.get("ended"))
+    return bool(read_record_file(run).get("ended"))
 
 
 def compact(

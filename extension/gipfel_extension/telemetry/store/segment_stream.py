@@ -11,10 +11,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ..files import open_regular
 from ..provenance import Provenance
 from ..sample import METRICS, Columns, SampleTable, SegmentState
 from .segment_files import CLOSED
 from .stream_part import read_part
+from .whole_stream import read_whole
 from .wide_table import table_of_wide
 
 #: 1 had a column per metric, 2 has a list per row.
@@ -47,14 +49,17 @@ def read_stream(
     OSError
         The file can't be opened.
     """
-    with path.open("rb", buffering=0) as file:
+    with open_regular(path, follow=True) as file:
         part = read_part(file.fileno(), since_ns, until_ns)
         if part is not None:
             table = _table(path, pa.py_buffer(part), None, None, metrics)
             # What is not as it should be is told as a whole.
             if table.segments[0].state in ("open", "closed"):
                 return table
-        data = pa.py_buffer(file.readall())
+        content = read_whole(file.fileno())
+    if content is None:
+        return SampleTable(columns={}, segments=(SegmentState(path.name, "unreadable"),))
+    data = pa.py_buffer(content)
     return _table(path, data, since_ns, until_ns, metrics)
 
 

@@ -1,5 +1,6 @@
 """PyTorch's flight recorder: its dumps read without torch, and who is missing at which collective."""
 
+import math
 from pathlib import Path
 
 from ..launches.ranks import read_notes
@@ -21,10 +22,10 @@ __all__ = [
 ]
 
 
-def report_of(folder: Path) -> FlightReport:
-    """The report of a launch's folder, or of any folder that holds dumps."""
+def report_of(folder: Path, *, limit_s: float = math.inf) -> FlightReport:
+    """Return the report of a launch's folder, or of any folder that holds dumps; see `read_dumps`."""
     inside = folder / "flight_recorder"
-    dumps, unreadable = read_dumps(inside if inside.is_dir() else folder)
+    dumps, unreadable = read_dumps(inside if inside.is_dir() else folder, limit_s=limit_s)
     notes = read_notes(folder)
     places = {
         rank: RankPlace(rank=rank, node=note.node, gpu=note.gpu, pid=note.pid) for rank, note in notes.items()

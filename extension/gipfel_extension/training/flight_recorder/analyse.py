@@ -7,6 +7,8 @@ from .model import Dump, Entry, Finding, FlightReport, RankPlace, Straggler
 
 _LATE_MS = 5.0
 _FEWEST = 3
+#: More than ten thousand ranks have.
+_MOST_GROUPS = 50_000
 
 
 def analyse(
@@ -24,9 +26,12 @@ def analyse(
     for dump in dumps:
         for group, ranks in dump.groups.items():
             members.setdefault(group, set()).update(ranks)
-    for group in sorted({entry.group for dump in dumps for entry in dump.entries}):
-        wanted = members.get(group) or {dump.rank for dump in dumps}
-        findings += _of_group(group, wanted, dumps, places)
+    everybody = {dump.rank for dump in dumps}
+    collectives = _collectives(dumps)
+    for group in sorted(collectives)[:_MOST_GROUPS]:
+        wanted = members.get(group) or everybody
+        calls = {rank: collectives[group].get(rank, {}) for rank in sorted(wanted & everybody)}
+        findings += _of_group(group, wanted, calls, places)
     expected = set().union(*members.values()) if members else set()
     silent = sorted(expected - {dump.rank for dump in dumps})
     if silent and dumps:
@@ -42,10 +47,9 @@ def analyse(
 
 
 def _of_group(
-    group: str, ranks: set[int], dumps: Sequence[Dump], places: Mapping[int, RankPlace]
+    group: str, ranks: set[int], calls: Mapping[int, Mapping[int, Entry]], places: Mapping[int, RankPlace]
 ) -> list[Finding]:
     """The first collective of a group at which its ranks part: what comes after follows from it."""
-    calls = {dump.rank: _collectives(dump, group) for dump in dumps if dump.rank in ranks}
     numbers = sorted({number for each in calls.values() for number in each})
     # Ring buffers begin at different calls: only what every one can still hold is compared.
     oldest = max((min(each) for each in calls.values() if each), default=0)
@@ -65,8 +69,15 @@ def _of_group(
     return []
 
 
-def _collectives(dump: Dump, group: str) -> dict[int, Entry]:
-    return {each.sequence: each for each in dump.entries if each.group == group and not each.p2p}
+def _collectives(dumps: Sequence[Dump]) -> dict[str, dict[int, dict[int, Entry]]]:
+    """Return the collectives by group, rank and number."""
+    found: dict[str, dict[int, dict[int, Entry]]] = {}
+    for dump in dumps:
+        for each in dump.entries:
+            calls = found.setdefault(each.group, {})
+            if not each.p2p:
+                calls.setdefault(dump.rank, {})[each.sequence] = each
+    return found
 
 
 def _missing(

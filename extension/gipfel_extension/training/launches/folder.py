@@ -52,11 +52,11 @@ def known_folders(environment: Mapping[str, str], *, everywhere: bool = False) -
     found: dict[Path, float] = {}
     for parent in parents:
         for number in _numbers(parent):
-            folder = (parent / str(number)).resolve()
-            if (folder / "state.json").is_file():
-                found[folder] = (
-                    (folder / "spec.json").stat().st_mtime if (folder / "spec.json").exists() else 0
-                )
+            folder = parent / str(number)
+            # Who lists them says why one can't be read: a pipe or a folder under a name is one reason more.
+            with contextlib.suppress(OSError, RuntimeError):
+                (folder / "state.json").lstat()
+                found[folder.resolve()] = _changed(folder / "spec.json")
     return tuple(sorted(found, key=lambda each: (found[each], int(each.name))))
 
 
@@ -84,6 +84,13 @@ def find_folder(word: str, environment: Mapping[str, str]) -> Path:
             if "\0" not in word and (each / "state.json").is_file():
                 return each.resolve()
     raise GipfelError(f"There is no launch {word[:80]!r}.", "See `gipfel launch list --all`.")
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0
 
 
 def _numbers(parent: Path) -> list[int]:

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from gipfel_cluster.model import GipfelError
 
-from .points import read_course
+from .points import Course, read_course
+from .progress import Progress
 from .rank_files import ranks_with
+from .state import LaunchState
 
 if TYPE_CHECKING:
     from ..launch import Launch
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 _MOST_FILES = 64
 _LONGEST = 20_000
 _MOST_NODES = 64
+#: A page waits for it.
+_FLIGHT_S = 20.0
 
 
 def glance(launch: "Launch") -> dict[str, Any]:
@@ -29,18 +33,11 @@ def glance(launch: "Launch") -> dict[str, Any]:
     silent = launch.silent
     course = read_course(folder, state)
     document: dict[str, Any] = {
-        **state.model_dump(
-            mode="json", exclude={"gpus", "supervisor", "nodes", "failure", "notes", "step_ids"}
-        ),
-        "id": launch_id(folder),
-        "folder": str(folder),
+        **_head(state, folder),
         "word": "silent" if silent else state.outcome or state.phase,
         "says": says(launch),
-        "nodes": list(state.nodes[:_MOST_NODES]),
-        "node_count": len(state.nodes),
         "failure": state.failure.model_dump(exclude={"traceback"}) if state.failure else None,
         "traceback": state.failure.traceback[-_LONGEST:] if state.failure else "",
-        "notes": list(state.notes[-5:]),
         "progress": {**(progress := launch.progress).model_dump(), "fraction": progress.fraction},
         "course": course.model_dump(),
         "preflight": [each.model_dump() for each in launch.preflight],
@@ -50,13 +47,49 @@ def glance(launch: "Launch") -> dict[str, Any]:
         "dumps": list(ranks_with(folder, "dump")[:_MOST_FILES]),
         "flight": [],
     }
-    with contextlib.suppress(OSError, UnicodeDecodeError):
+    with contextlib.suppress(OSError):
         document["command"] = launch.command[:_LONGEST]
     with contextlib.suppress(GipfelError, OSError, ValueError):
         spec = launch.spec
         document["kind"], document["vetting"] = spec.kind, spec.vetting
         document["nodes_asked"] = [spec.nodes_min or spec.nodes, spec.nodes]
     return document
+
+
+def listed(launch: "Launch") -> dict[str, Any]:
+    """Return the document of `glance`, or where it fails one with the reason, for lists."""
+    try:
+        return glance(launch)
+    except GipfelError as error:
+        problem = str(error)
+    state = LaunchState(phase="ended", number=int(launch.folder.name), name="unreadable", reason=problem)
+    return {
+        **_head(state, launch.folder),
+        "word": "unreadable",
+        "says": problem,
+        "failure": None,
+        "traceback": "",
+        "progress": {**Progress().model_dump(), "fraction": None},
+        "course": Course().model_dump(),
+        "preflight": [],
+        "command": "",
+        "notebook": False,
+        "traces": [],
+        "dumps": [],
+        "flight": [],
+    }
+
+
+def _head(state: LaunchState, folder: Path) -> dict[str, Any]:
+    left_out = {"gpus", "supervisor", "nodes", "failure", "notes", "step_ids"}
+    return {
+        **state.model_dump(mode="json", exclude=left_out),
+        "id": launch_id(folder),
+        "folder": str(folder),
+        "nodes": list(state.nodes[:_MOST_NODES]),
+        "node_count": len(state.nodes),
+        "notes": list(state.notes[-5:]),
+    }
 
 
 def says(launch: "Launch") -> str:
@@ -76,7 +109,7 @@ def flight_lines(folder: Path) -> list[str]:
     if not _names(folder / "flight_recorder"):
         return []
     try:
-        return list(report_of(folder).lines)[:50]
+        return [line[:_LONGEST] for line in report_of(folder, limit_s=_FLIGHT_S).lines[:50]]
     except (OSError, ValueError, GipfelError) as error:
         return [f"The dumps can't be read: {error}"]
 

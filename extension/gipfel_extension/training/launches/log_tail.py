@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from ...telemetry.files import open_regular
 from .logs import Cursor, LogLine
 
 #: Read back at most, all ranks together, and of one rank at least.
@@ -32,7 +33,7 @@ def tail_cursor(folder: Path, *, ranks: tuple[int, ...] = (), most_bytes: int = 
 
 def _start(path: Path, most: int) -> int:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = file.seek(0, 2)
             if size <= most:
                 return 0

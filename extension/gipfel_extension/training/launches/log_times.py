@@ -1,9 +1,12 @@
 """When what stands in the ranks' logs was written: ``times.jsonl``, since a program's lines say no time."""
 
 import json
+import os
 import time
 from contextlib import suppress
 from pathlib import Path
+
+from ...telemetry.files import open_log
 
 TIMES = "times.jsonl"
 _EVERY_S = 1.0
@@ -33,5 +36,5 @@ class LogTimes:
                     if size != self._sizes.get(rank):
                         self._sizes[rank] = grown[rank] = size
             if grown:
-                with (self._folder / TIMES).open("a") as file:
+                with os.fdopen(open_log(self._folder / TIMES), "a") as file:
                     file.write(json.dumps([time.time_ns(), grown], separators=(",", ":")) + "\n")

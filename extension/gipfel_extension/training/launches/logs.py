@@ -8,10 +8,13 @@ from pydantic import Field
 
 from gipfel_cluster.model import Frozen
 
+from ...telemetry.files import open_regular, read_tail
 from .log_times import TIMES
 
 _MOST_BYTES = 1 << 20
 _LONGEST = 8 << 10
+#: A day of a launch of a hundred ranks that all write.
+_MOST_TIMES_BYTES = 64 << 20
 
 
 class LogLine(Frozen):
@@ -84,7 +87,7 @@ def _files(folder: Path) -> dict[int, Path]:
 
 def _whole_lines(path: Path, start: int, most: int) -> tuple[bytes, bool]:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = file.seek(0, 2)
             file.seek(start if start <= size else 0)
             content = file.read(most)
@@ -100,17 +103,17 @@ def _times(folder: Path) -> dict[int, tuple[list[int], list[int]]]:
     """For each rank, sizes that its log had and when, both ascending."""
     found: dict[int, tuple[list[int], list[int]]] = {}
     try:
-        content = (folder / TIMES).read_text()
+        content = read_tail(folder / TIMES, _MOST_TIMES_BYTES)
     except OSError:
         return {}
-    for line in content.splitlines():
+    for line in content.split(b"\n"):
         try:
             time_ns, sizes = json.loads(line)
             for rank, size in sizes.items():
                 known = found.setdefault(int(rank), ([], []))
                 known[0].append(int(size))
                 known[1].append(int(time_ns))
-        except (ValueError, TypeError, AttributeError):
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
             continue
     return found
 

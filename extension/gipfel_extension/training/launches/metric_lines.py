@@ -4,6 +4,7 @@ import json
 import math
 from pathlib import Path
 
+from ...telemetry.files import read_tail
 from .state import LaunchState
 
 #: Rank, time since 1970 in ns, finite numbers by name.
@@ -38,8 +39,6 @@ def metric_lines(path: Path, folder: Path, state: LaunchState, *, most_bytes: in
 
 def _tail(path: Path, most_bytes: int) -> list[bytes]:
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - most_bytes))
-            return file.read().splitlines()
+        return read_tail(path, most_bytes).splitlines()
     except OSError:
         return []

@@ -16,8 +16,11 @@ from pathlib import Path
 
 from gipfel_cluster.model import GipfelError, one_line
 
+from ...telemetry.files import read_json
+from ..notebook_file import MOST_NOTEBOOK_BYTES
 from ..papermill.kernels import kernel_of
 from ..papermill.run import run_notebook
+from .state import MOST_BYTES
 
 OUTPUT = "notebook.ipynb"
 #: Run by the kernel before the first cell: what the other ranks' program does around a script.
@@ -34,7 +37,7 @@ del _spec, _module, atexit, importlib
 def main(arguments: Sequence[str]) -> int:
     """Run the notebook of a launch's folder; its exit status is the engine's."""
     folder = Path(arguments[0])
-    plan = json.loads((folder / "attempt.json").read_bytes())
+    plan = read_json(folder / "attempt.json", MOST_BYTES)
     notebook = Path(plan["target"])
     with tempfile.TemporaryDirectory(prefix="gipfel-k", dir="/tmp") as runtime:
         os.environ["JUPYTER_RUNTIME_DIR"] = runtime
@@ -74,7 +77,7 @@ def goes_on(notebook: Path, folder: Path, environment: Mapping[str, str]) -> boo
     if not again or environment.get("WORLD_SIZE") != "1":
         return False
     try:
-        cells = json.loads(notebook.read_bytes())["cells"]
+        cells = read_json(notebook, MOST_NOTEBOOK_BYTES, follow=True)["cells"]
         return any("setup" in each.get("metadata", {}).get("tags", ()) for each in cells)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False

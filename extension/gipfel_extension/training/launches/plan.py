@@ -7,9 +7,10 @@ from gipfel_cluster.edf import Mount
 from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.scheduler import JobRequest
 
+from ...telemetry.files import read_regular
 from ..spec import LaunchSpec
 from ..standpoint import Standpoint
-from .state import PLAN
+from .state import MOST_BYTES, PLAN
 
 
 class LaunchPlan(Frozen):
@@ -45,7 +46,7 @@ class LaunchPlan(Frozen):
             There is none that this version understands.
         """
         try:
-            return cls.model_validate_json((folder / PLAN).read_bytes())
+            return cls.model_validate_json(read_regular(folder / PLAN, MOST_BYTES))
         except (OSError, ValueError) as error:
             raise GipfelError(
                 f"The launch in {folder} has no plan that this version of Gipfel understands.",

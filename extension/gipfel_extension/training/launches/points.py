@@ -1,5 +1,6 @@
 """The course of a launch: its steps, its losses and its pace, from the end of ``metrics.jsonl``."""
 
+import math
 from pathlib import Path
 
 from pydantic import Field
@@ -49,6 +50,8 @@ def _course(said: list[tuple[int, dict[str, float]]]) -> Course:
     pace = None
     if len(lately) > 1 and lately[-1][0] > lately[0][0] and lately[-1][1] > lately[0][1]:
         pace = (lately[-1][1] - lately[0][1]) / ((lately[-1][0] - lately[0][0]) / 1e9)
+        # The difference of two numbers may be larger than any.
+        pace = pace if math.isfinite(pace) else None
     found = [(name, values[name]) for _, values in said for name in _RATES if name in values]
     rate = found[-1] if found else ("", None)
     every = max(1, -(-len(losses) // _MOST))

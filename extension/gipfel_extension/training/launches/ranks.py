@@ -1,10 +1,16 @@
 """Where the ranks of a launch run, as each of them says in ``ranks/<rank>.json``."""
 
+from itertools import islice
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from gipfel_cluster.model import Frozen
+
+from ...telemetry.files import read_regular
+
+_MOST_BYTES = 64 << 10
+_MOST_RANKS = 100_000
 
 
 class RankNote(Frozen, extra="ignore"):
@@ -32,9 +38,9 @@ class RankNote(Frozen, extra="ignore"):
 def read_notes(folder: Path) -> dict[int, RankNote]:
     """What each rank said last."""
     found = {}
-    for path in (folder / "ranks").glob("*.json"):
+    for path in islice((folder / "ranks").glob("*.json"), _MOST_RANKS):
         try:
-            note = RankNote.model_validate_json(path.read_bytes())
+            note = RankNote.model_validate_json(read_regular(path, _MOST_BYTES))
         except (OSError, ValidationError):
             continue
         found[note.rank] = note

@@ -10,10 +10,13 @@ from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler import SlurmScheduler
 from gipfel_cluster.steps import PYTHON, StepSetting, StepSpec, start_step
 
+from ...telemetry.files import read_tail
+
 # Below what the kernel gives to outgoing connections, which would take a port between choice and use.
 _FIRST, _LAST = 20000, 32000
 _TRIES = 200
 _PROBE_S = 60.0
+_MOST_LOG_BYTES = 64 << 10
 _PROBE = (
     "import random, socket\n"
     "for _ in range(200):\n"
@@ -94,11 +97,18 @@ def free_port(node: str, setting: StepSetting, folder: Path, environment: Mappin
     plain = setting.model_copy(update={"edf": ""})
     with start_step(spec, environment, setting=plain) as step:
         step.wait(_PROBE_S + 30)
-    for line in log.read_text(errors="replace").splitlines() if log.exists() else ():
+    for line in _said(log):
         word, _, number = line.partition(" ")
         if word == "port" and number.isdecimal():
             return int(number)
     raise GipfelError(f"No free port was found on {node}.", "Look into the launch's folder: port/.")
+
+
+def _said(log: Path) -> list[str]:
+    try:
+        return read_tail(log, _MOST_LOG_BYTES).decode(errors="replace").splitlines()
+    except OSError:
+        return []
 
 
 def _free_here() -> int:

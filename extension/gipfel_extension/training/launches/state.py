@@ -2,20 +2,27 @@
 
 import json
 import time
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from gipfel_cluster.model import Frozen, GipfelError
+from gipfel_cluster.model import Frozen, GipfelError, one_line
 from gipfel_cluster.runs import write_atomically
 from gipfel_cluster.scheduler.processes import Process
+
+from ...telemetry.files import read_regular
 
 Phase = Literal["preflight", "vetting", "queued", "running", "ended"]
 Outcome = Literal["", "completed", "failed", "stopped", "timeout", "preempted", "lost"]
 STATE, EXIT, SPEC, PLAN, COMMAND, STOP = (
     "state.json", "exit.json", "spec.json", "plan.json", "command.txt", "stop",
 )  # fmt: skip
+#: What any file of a launch but logs, metrics, traces and dumps may hold.
+MOST_BYTES = 16 << 20
+_MOST_ERROR_BYTES = 1 << 20
+_MOST_ERRORS = 10_000
 
 
 class Failure(Frozen, extra="ignore"):
@@ -83,11 +90,18 @@ def read_state(folder: Path) -> LaunchState:
         There is none, or it can't be read.
     """
     try:
-        return LaunchState.model_validate_json((folder / STATE).read_bytes())
+        return LaunchState.model_validate_json(read_regular(folder / STATE, MOST_BYTES))
     except FileNotFoundError:
         raise GipfelError(f"There is no launch in {folder}.", "See `gipfel launch list`.") from None
-    except (OSError, ValidationError) as error:
-        raise GipfelError(f"The state of the launch in {folder} can't be read: {error}.") from error
+    except OSError as error:
+        raise GipfelError(f"The state of the launch in {folder} can't be read: {error.strerror}.") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        why = one_line(f"{'.'.join(map(str, first['loc']))} {first['msg']}".strip())[:200]
+        raise GipfelError(
+            f"The state of the launch in {folder} can't be read: {why}.",
+            "Use the version of Gipfel that wrote it, or remove the folder.",
+        ) from error
 
 
 def write_state(folder: Path, state: LaunchState) -> LaunchState:
@@ -111,10 +125,11 @@ def write_state(folder: Path, state: LaunchState) -> LaunchState:
 def first_failure(folder: Path, attempt: int) -> Failure | None:
     """The rank that failed first in the last start of an attempt's ranks."""
     found: dict[int, list[Failure]] = {}
-    for path in (folder / "errors").glob(f"{attempt}-*-*.json"):
+    for path in islice((folder / "errors").glob(f"{attempt}-*-*.json"), _MOST_ERRORS):
         try:
             restart = int(path.stem.split("-")[1])
-            found.setdefault(restart, []).append(Failure.model_validate_json(path.read_bytes()))
+            failure = Failure.model_validate_json(read_regular(path, _MOST_ERROR_BYTES))
+            found.setdefault(restart, []).append(failure)
         except (OSError, ValueError):
             continue
     if not found:

@@ -1,6 +1,5 @@
 """Which nodes of a job a launch may use: those that pass its vetting protocol, run here by ``gipfel vet``."""
 
-import json
 import os
 import subprocess
 import sys
@@ -13,8 +12,10 @@ from gipfel_cluster.scheduler.hostlist import expand_hostlist, fold_hostlist
 from gipfel_cluster.steps import StepSetting
 from gipfel_cluster.steps.here import last_line
 
+from ...telemetry.files import open_log, read_json
 from ...vetting.history.exclusions import Exclusions
 from ...vetting.history.store import History, history_root
+from ...vetting.report import MOST_REPORT_BYTES
 from ..spec import LaunchSpec
 from .plan import LaunchPlan
 
@@ -82,7 +83,7 @@ def excluded_nodes(spec: LaunchSpec, cluster: str, environment: Mapping[str, str
 
 def _run(argv: list[str], environment: Mapping[str, str], folder: Path, stopped: Callable[[], bool]) -> int:
     (folder / REPORT).unlink(missing_ok=True)
-    log = os.open(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    log = open_log(folder / LOG)
     try:
         process = subprocess.Popen(
             argv,
@@ -109,7 +110,7 @@ def _run(argv: list[str], environment: Mapping[str, str], folder: Path, stopped:
 
 def _report(path: Path) -> dict[str, object]:
     try:
-        content = json.loads(path.read_bytes())
+        content = read_json(path, MOST_REPORT_BYTES)
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

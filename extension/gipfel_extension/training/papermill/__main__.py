@@ -7,7 +7,6 @@ where it stopped.
 
 import argparse
 import contextlib
-import json
 import logging
 import os
 import stat
@@ -19,6 +18,8 @@ from typing import Any
 from gipfel_cluster.model import Frozen, GipfelError, one_line
 from gipfel_cluster.runs import RunFolder
 
+from ...telemetry.files import read_json
+from ..notebook_file import MOST_NOTEBOOK_BYTES
 from .grid import Grid
 from .kernels import kernel_of
 from .run import run_notebook
@@ -113,7 +114,7 @@ def _task_number(environment: Mapping[str, str]) -> int:
 
 def _run_of(output: Path) -> str:
     try:
-        return str(json.loads(output.read_bytes())["metadata"]["gipfel"]["run"])
+        return str(read_json(output, MOST_NOTEBOOK_BYTES, follow=True)["metadata"]["gipfel"]["run"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""
 

@@ -4,7 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ...telemetry.files import read_json
+
 _MOST_BYTES = 256 << 10
+_MOST_READ_BYTES = 64 << 20
 _RECORD = (
     "kind", "cluster", "job_id", "started", "node", "nodes", "edf_digest", "image", "engine", "runtime",
     "options", "versions", "notes",
@@ -35,8 +38,8 @@ def about_run(folder: Path) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        content = read_json(path, _MOST_READ_BYTES)
+    except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
 

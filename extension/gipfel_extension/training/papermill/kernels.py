@@ -1,9 +1,11 @@
 """Which kernel a notebook asks for, and whether there is one of that name."""
 
-import json
 from pathlib import Path
 
 from gipfel_cluster.model import GipfelError
+
+from ...telemetry.files import read_json
+from ..notebook_file import MOST_NOTEBOOK_BYTES
 
 
 def kernel_of(notebook: Path) -> str:
@@ -15,7 +17,7 @@ def kernel_of(notebook: Path) -> str:
         It can't be read or names none.
     """
     try:
-        content = json.loads(notebook.read_bytes())
+        content = read_json(notebook, MOST_NOTEBOOK_BYTES, follow=True)
         name = content["metadata"]["kernelspec"]["name"]
     except OSError as error:
         raise GipfelError(

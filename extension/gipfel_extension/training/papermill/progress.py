@@ -9,9 +9,12 @@ from pydantic import Field, ValidationError
 
 from gipfel_cluster.model import Frozen, one_line
 
+from ...telemetry.files import read_regular
+
 State = Literal["running", "completed", "failed", "died", "interrupted"]
 
 _LONGEST_LINE = 80
+_MOST_BYTES = 1 << 20
 
 
 class Progress(Frozen):
@@ -58,7 +61,7 @@ def write_progress(output: Path, progress: Progress) -> None:
 def read_progress(output: Path) -> Progress | None:
     """The progress of a notebook's run; None where there is none that can be read."""
     try:
-        return Progress.model_validate_json(progress_file(output).read_bytes())
+        return Progress.model_validate_json(read_regular(progress_file(output), _MOST_BYTES))
     except (OSError, ValidationError):
         return None
 

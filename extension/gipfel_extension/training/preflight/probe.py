@@ -11,11 +11,13 @@ from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.steps import IMAGE_PYTHON, StepSpec, start_step
 from gipfel_cluster.steps.setting import setting_of_host
 
+from ...telemetry.files import read_tail
 from ..launchers import launcher_of
 from ..launches.attempt import PROBE_FILE
 from ..launches.plan import LaunchPlan
 
 _LIMIT_S = 60.0
+_MOST_LOG_BYTES = 16 << 20
 
 
 class Room(Frozen):
@@ -87,6 +89,6 @@ def ask_container(
 
 def _lines(log: Path) -> list[str]:
     try:
-        return log.read_text(errors="replace").splitlines()
+        return read_tail(log, _MOST_LOG_BYTES).decode(errors="replace").splitlines()
     except OSError:
         return []

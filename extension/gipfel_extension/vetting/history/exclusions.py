@@ -11,9 +11,11 @@ from gipfel_cluster.model import Frozen, GipfelError, Line
 from gipfel_cluster.runs import make_private, write_atomically
 from gipfel_cluster.scheduler.hostlist import fold_hostlist
 
+from ...telemetry.files import read_regular
 from .locking import locked
 
 _MOST = 4096
+_MOST_BYTES = 16 << 20
 
 
 class Exclusion(Frozen):
@@ -55,7 +57,7 @@ class Exclusions:
         """What holds now, and what is wrong with the file, in one sentence; the file is then set aside."""
         now = time.time_ns() if now_ns is None else now_ns
         try:
-            content = _Content.model_validate_json(self.path.read_bytes())
+            content = _Content.model_validate_json(read_regular(self.path, _MOST_BYTES))
         except FileNotFoundError:
             return (), ""
         except OSError as error:

@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError
 from gipfel_cluster.model import Frozen, GipfelError, Line, one_line
 from gipfel_cluster.runs import make_private, write_atomically
 
+from ...telemetry.files import read_regular
 from ..model import Verdict
 from .entry import HistoryEntry, VettingRecord
 from .store import history_root
@@ -22,6 +23,7 @@ from .store import history_root
 _ANSWER_S = 10.0
 _MOST_ANSWER_BYTES = 4000
 _MOST_RESULTS = 50_000
+_MOST_CONSENT_BYTES = 64 << 10
 _CONSENT = "consent.json"
 #: Types of checks whose sentences name GPUs, links, memory and figures alone.
 _ABOUT_HARDWARE = frozenset({
@@ -64,7 +66,7 @@ def consents(environment: Mapping[str, str] | None = None, *, root: Path | None 
         return given in {"yes", "true", "1"}
     try:
         path = (root or history_root(environment)) / _CONSENT
-        return _Consent.model_validate_json(path.read_bytes()).share
+        return _Consent.model_validate_json(read_regular(path, _MOST_CONSENT_BYTES)).share
     except (OSError, ValidationError):
         return False
 

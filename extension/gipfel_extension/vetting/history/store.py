@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from gipfel_cluster.model import GipfelError, one_line
 from gipfel_cluster.runs import make_private, write_atomically
 
+from ...telemetry.files import read_regular
 from .entry import HistoryEntry, VettingRecord
 from .locking import locked
 
@@ -122,14 +123,12 @@ class History:
 
 
 def _read(path: Path) -> VettingRecord:
-    found = path.stat()
-    if found.st_uid != os.geteuid():
+    content = read_regular(path, _MOST_BYTES)
+    if path.lstat().st_uid != os.geteuid():
         # Whoever else can write here must not say which nodes need no test.
         raise ValueError("it belongs to another user")
-    if found.st_size > _MOST_BYTES:
-        raise ValueError(f"it is larger than {_MOST_BYTES >> 20} MiB")
     try:
-        return VettingRecord.model_validate_json(path.read_bytes())
+        return VettingRecord.model_validate_json(content)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))

@@ -18,11 +18,13 @@ from pydantic import ValidationError
 from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.runs import write_atomically
 
+from ...telemetry.files import read_regular
 from .messages import LARGEST
 from .network import interfaces
 
 #: By which agents that a coordinator starts learn the rendezvous.
 RENDEZVOUS_VARIABLE = "GIPFEL_VET_RENDEZVOUS"
+_MOST_BYTES = 1 << 20
 _CONNECT_S = 3.0
 _MOST_DESCRIPTORS = 65536
 #: Seconds in which whoever comes too late finds a run over.
@@ -55,7 +57,7 @@ class Rendezvous(Frozen):
     def read(cls, path: Path) -> "Rendezvous | None":
         """What a file says; None where there is none yet, or nothing that can be read."""
         try:
-            found = cls.model_validate_json(path.read_bytes())
+            found = cls.model_validate_json(read_regular(path, _MOST_BYTES))
             # Another cluster, or one that was set up anew, may have had a job of this number.
             stale = not found.port and time.time() - path.stat().st_mtime > _OVER_FOR_S
         except (OSError, ValidationError):

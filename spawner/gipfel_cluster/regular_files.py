@@ -1,0 +1,52 @@
+"""Read files that other processes may have written, such as those of a run folder.
+
+A pipe under a file's name would keep a reader waiting for ever, and a file can be of any length.
+``gipfel_extension.telemetry.files`` is the same for what runs without this package.
+"""
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+
+def read_regular(path: Path, most_bytes: int) -> bytes:
+    """Return the content of a file.
+
+    Raises
+    ------
+    OSError
+        It can't be opened, is a pipe, a device, a directory or a link, or is longer than `most_bytes`.
+    """
+    with _opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        content = b"" if size > most_bytes else file.read(most_bytes + 1)
+    if max(size, len(content)) > most_bytes:
+        raise OSError(errno.EFBIG, f"it is larger than {most_bytes} bytes", str(path))
+    return content
+
+
+def read_tail(path: Path, most_bytes: int) -> bytes:
+    """Return the last bytes of a file, at most so many.
+
+    Raises
+    ------
+    OSError
+        It can't be opened, or is a pipe, a device, a directory or a link.
+    """
+    with _opened(path) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - most_bytes))
+        return file.read(most_bytes)
+
+
+def _opened(path: Path) -> BinaryIO:
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | os.O_NOFOLLOW
+    handle = os.open(path, flags)
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(handle)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return os.fdopen(handle, "rb")

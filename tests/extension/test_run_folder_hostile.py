@@ -1,0 +1,249 @@
+"""Files of a run folder that are pipes, endless, damaged or of another version spoil none of the others."""
+
+import json
+import os
+import pickle
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gipfel_extension.telemetry.files import open_log, open_regular, read_json, read_regular, read_tail
+from gipfel_extension.telemetry.metrics import MetricsReader
+from gipfel_extension.training.flight_recorder import read_dump, report_of
+from gipfel_extension.training.launches.state import LaunchState, write_state
+from gipfel_extension.vetting.report_file import ReportFile
+
+_OF_A_LAUNCH = (
+    "state.json", "spec.json", "plan.json", "command.txt", "preflight.json", "times.jsonl", "rank-0.log",
+    "metrics.jsonl", "ranks/0.json", "errors/0-0-0.json", "vetting.json", "flight_recorder/rank_0",
+)  # fmt: skip
+_OF_A_RUN = (
+    "record.json", "vetting.json", "vetting.log", "metrics.jsonl", "live-n.json", "left_out_nodes.txt",
+    "telemetry/n-1-0.arrows", "telemetry/n-2-0.closed.arrows", "telemetry/n-3-0.closed.parquet",
+    "telemetry/n-1-0.10s.summary", "telemetry/n.events.jsonl", "telemetry/n.ranks.json",
+)  # fmt: skip
+_SPARSE_BYTES = 20 << 30
+#: Looks at everything that pages and commands show of a run; says how much time and memory it took.
+_LOOK = """
+import asyncio, json, os, resource, sys, time
+from pathlib import Path
+from gipfel_cluster.job.left_out import left_out
+from gipfel_cluster.live_folder import live_sockets
+from gipfel_cluster.model import GipfelError
+from gipfel_extension.saturation import score_table
+from gipfel_extension.server.history import Stretch
+from gipfel_extension.server.launches import flight_of, list_launches, log_page
+from gipfel_extension.server.runs import list_runs
+from gipfel_extension.server.vetting import ServerVetting
+from gipfel_extension.server.views import View
+from gipfel_extension.telemetry.store.compaction import compact
+from gipfel_extension.training.launch import Launch
+from gipfel_extension.training.papermill.about_run import about_run
+import pyarrow.json, pyarrow.parquet
+run = Path(sys.argv[1])
+environment = {"GIPFEL_RUNS": str(run.parent), "GIPFEL_RUN": str(run)}
+before, begun = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+launches = list_launches(environment)
+for each in (run / "launches").iterdir():
+    launch = Launch(each)
+    log_page(launch, None, None)
+    flight_of(launch)
+    for look in (launch.settle, lambda: launch.resumed_spec, lambda: launch.ranks):
+        try:
+            look()
+        except GipfelError as error:
+            assert "\\n" not in str(error)
+runs = list_runs(environment, "")
+stretch = Stretch(run)
+answer = stretch.answer(View())
+document = stretch.document()
+vetting = asyncio.run(ServerVetting(environment).view(run, known="", rows=40))
+about_run(run)
+compact(run / "telemetry")
+live_sockets(run, "n")
+try:
+    left_out(str(run))
+except GipfelError:
+    pass
+after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(json.dumps({"launches": launches, "vetting": vetting, "runs": runs,
+                  "cpu_s": time.process_time() - begun, "mib": (after - before) >> 10}))
+"""
+
+
+def _make(path: Path, kind: str) -> None:
+    path.parent.mkdir(exist_ok=True, parents=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "sparse":
+        with path.open("wb") as file:
+            file.truncate(_SPARSE_BYTES)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "deep":
+        path.write_bytes(b"[" * 200_000 + b"\n")
+    elif kind == "keys":
+        path.write_text('{"later": 1, "exclusions": [{"later": 2}], "check": Infinity}\n')
+    else:
+        path.write_bytes(b"\xff\xfe\x00{" * 1000 + b"\n")
+
+
+def _run_folder(root: Path, kind: str) -> Path:
+    run = root / "runs" / "c-1"
+    sound, bad = (run / "launches" / number for number in ("1", "2"))
+    sound.mkdir(parents=True)
+    (run / "telemetry").mkdir()
+    write_state(sound, LaunchState(phase="ended", outcome="completed", number=1, exit_status=0))
+    for name in _OF_A_LAUNCH:
+        _make(bad / name, kind)
+    # One whose state can be read, and nothing else.
+    other = run / "launches" / "3"
+    for name in _OF_A_LAUNCH[1:]:
+        _make(other / name, kind)
+    write_state(other, LaunchState(phase="ended", outcome="failed", number=3, run=str(run), started_ns=1))
+    for name in _OF_A_RUN:
+        _make(run / name, kind)
+    return run
+
+
+@pytest.mark.parametrize("kind", ["pipe", "sparse", "device", "deep", "keys", "bytes"])
+def test_what_is_in_a_runs_files_keeps_nobody_from_the_others(tmp_path: Path, kind: str) -> None:
+    run = _run_folder(tmp_path, kind)
+    done = subprocess.run(
+        [sys.executable, "-c", _LOOK, str(run)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30)),
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    shown = {each["number"]: each for each in found["launches"]}
+    assert [shown[number]["word"] for number in (1, 2, 3)] == ["completed", "unreadable", "failed"]
+    assert "can't be read" in shown[2]["says"]
+    assert found["vetting"]["state"] == "error"
+    assert "vetting" in found["vetting"]["problem"]
+    assert found["cpu_s"] < 10
+    assert found["mib"] < 300
+
+
+def test_only_regular_files_are_opened_and_none_beyond_its_bound(tmp_path: Path) -> None:
+    pipe, link, file = tmp_path / "pipe", tmp_path / "link", tmp_path / "file"
+    os.mkfifo(pipe)
+    file.write_bytes(b"0123456789")
+    link.symlink_to(file)
+    for path in (pipe, link, tmp_path, Path("/dev/zero")):
+        for opened in (open_regular, open_log):
+            with pytest.raises(
+                OSError, match=r"not a regular file|symbolic links|a directory|No such device"
+            ):
+                opened(path)
+    assert read_regular(link, 10, follow=True) == b"0123456789"
+    with pytest.raises(OSError, match="it is larger than 9 bytes"):
+        read_regular(file, 9)
+    assert read_tail(file, 3) == b"789"
+    file.write_bytes(b"[" * 100_000)
+    with pytest.raises(ValueError, match="nested too deeply"):
+        read_json(file, 1 << 20)
+    log = tmp_path / "log"
+    for text, cut in ((b"a", False), (b"b", False), (b"c", True)):
+        handle = open_log(log, truncate=cut)
+        assert os.get_blocking(handle)
+        os.write(handle, text)
+        os.close(handle)
+    assert (log.read_bytes(), log.stat().st_mode & 0o777) == (b"c", 0o600)
+
+
+def _metric(step: int, **more: Any) -> bytes:
+    line = {"time_ns": step, "monotonic_ns": step, "node": "n", "rank": 0, "values": {"loss": step}, **more}
+    return json.dumps(line).encode() + b"\n"
+
+
+def test_metrics_are_read_on_over_holes_and_from_the_beginning_of_another_file(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(_metric(1))
+    reader = MetricsReader(path)
+    assert reader.poll()
+    first = reader.metrics()
+    assert not reader.poll()
+    # What is not new costs nothing.
+    assert reader.metrics() is first
+    with path.open("r+b") as file:
+        file.truncate(4 << 30)
+        file.seek(0, 2)
+        file.write(b"\n" + _metric(2) + b"x" * (3 << 20) + b"\n" + _metric(3, rank=float("inf")) + _metric(4))
+    begun = time.process_time()
+    assert reader.poll()
+    found = reader.metrics().series[0]
+    assert found.values.tolist() == [1, 2, 4]
+    # Zeros beside the hole, a line without an end in sight, and a rank that is none.
+    assert reader.metrics().damaged == 3
+    assert time.process_time() - begun < 2
+    path.unlink()
+    path.write_bytes(_metric(9))
+    assert reader.poll()
+    assert reader.metrics().series[0].values.tolist() == [9]
+
+
+def test_a_report_that_is_damaged_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "vetting.json").write_text('{"schema_version": 7}')
+    file = ReportFile(tmp_path)
+    for _ in range(2):
+        with pytest.raises(Exception, match="no vetting report"):
+            file.look()
+        monkeypatch.setattr("gipfel_extension.vetting.report_file.read_report", None)
+
+
+def _shared(depth: int) -> Any:
+    value: Any = ["a"]
+    for _ in range(depth):
+        value = [value, value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        # A place in the memo that would take 4 GB.
+        b"\x80\x04K\x01r\xff\xff\xff\x0f.",
+        # A billion values in a few bytes, and one that holds itself.
+        pickle.dumps({"entries": [{"input_sizes": _shared(30)}]}),
+        b"\x80\x04]\x94h\x00a.",
+        b"\x80\x04" + b"]" * 1_000_000 + b".",
+        b"\x80\x04" + b"]" * 300_000 + b"a" * 299_999 + b".",
+        pickle.dumps({"entries": [{"profiling_name": ["x" * 1_000_000] * 1000}]}),
+        pickle.dumps({"entries": [{"input_sizes": [{(1, 2): 3}]}]}),
+        pickle.dumps({"entries": [{"collective_seq_id": 1 << 5000}]}),
+        b'{"entries": ' + b"[" * 100_000,
+        b'{"entries": [' + b"[]," * 3_000_000 + b"1]}",
+    ],
+)
+def test_a_dump_costs_little_whatever_it_says(content: bytes) -> None:
+    before, begun = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    with pytest.raises(ValueError, match=r"^it(s values)? "):
+        read_dump(content, 0)
+    assert time.process_time() - begun < 5
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10 < 300
+
+
+def test_numbers_of_a_dump_that_are_none_are_missing_and_values_that_are_shared_are_read(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "rank_0").write_text(
+        '{"entries": [{"collective_seq_id": Infinity, "time_created_ns": 1e300, "profiling_name": "x"}]}'
+    )
+    frames = [{"filename": "train.py", "line": 3}]
+    entry = {"process_group": ("0", "x"), "frames": frames, "collective_seq_id": 1}
+    (tmp_path / "rank_1").write_bytes(pickle.dumps({"entries": [entry, entry, {**entry, "frames": frames}]}))
+    os.mkfifo(tmp_path / "rank_2")
+    report = report_of(tmp_path)
+    assert report.ranks == (0, 1)
+    assert not report.unreadable
+    dump = read_dump((tmp_path / "rank_1").read_bytes(), 1)
+    assert [each.where for each in dump.entries] == ["train.py:3"] * 3
