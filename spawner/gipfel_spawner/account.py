@@ -9,6 +9,9 @@ from urllib.parse import quote
 from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.scheduler.account import own_name
 
+_SHELL = "/bin/sh"
+_NO_SHELLS = frozenset(("nologin", "false"))
+
 
 class Account(Frozen):
     """``user`` is the unix user to act as, empty for the hub's own; ``home`` is an absolute path."""
@@ -63,9 +66,7 @@ def account_of(name: str, *, state_folder: Path, needs_unix_user: bool) -> Accou
 
 def account_environment(account: Account, name: str, environment: Mapping[str, str]) -> dict[str, str]:
     """An environment with the account's ``HOME``, ``USER``, ``LOGNAME``, ``SHELL`` and run folders."""
-    shell = "/bin/sh"
-    if account.user:
-        shell = pwd.getpwnam(account.user).pw_shell or shell
+    shell = _shell_of(pwd.getpwnam(account.user) if account.user else _own_entry())
     return {
         **environment,
         "HOME": account.home,
@@ -74,3 +75,17 @@ def account_environment(account: Account, name: str, environment: Mapping[str, s
         "SHELL": shell,
         "GIPFEL_RUNS": f"{account.home}/.gipfel/runs",
     }
+
+
+def _own_entry() -> pwd.struct_passwd | None:
+    """The hub's own user, whose processes servers of this machine are; None where it has no entry."""
+    try:
+        return pwd.getpwuid(os.getuid())
+    except KeyError:
+        return None
+
+
+def _shell_of(entry: pwd.struct_passwd | None) -> str:
+    """The shell of an account; the system's for one that nobody logs in to."""
+    shell = entry.pw_shell if entry else ""
+    return _SHELL if not shell or Path(shell).name in _NO_SHELLS else shell

@@ -1,6 +1,7 @@
 """The command and the environment's PATH in the terminals of a server."""
 
 import os
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -27,6 +28,13 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {"GIPFEL_ENGINE": "bubblewrap", "JUPYTER_RUNTIME_DIR": str(tmp_path / "j"), "PATH": path}
 
 
+def shell_command(arguments: list[str]) -> list[str]:
+    (argument,) = arguments
+    name, _, command = argument.partition("=shell_command=")
+    assert name == "--ServerApp.terminado_settings"
+    return shlex.split(command)
+
+
 def test_the_command_is_found_last_and_nothing_else_of_the_runtime(
     prefix: Path, environment: dict[str, str]
 ) -> None:
@@ -36,9 +44,9 @@ def test_the_command_is_found_last_and_nothing_else_of_the_runtime(
     said = subprocess.run(["gipfel"], env=environment, capture_output=True, text=True, check=True).stdout
     assert said == "gipfel of the runtime\n"
     assert os.listdir(environment["PATH"].rpartition(":")[2]) == ["gipfel"]
-    (argument,) = arguments
-    # No -l: a login shell would set PATH anew.
-    assert argument == f"--ServerApp.terminado_settings=shell_command={shutil.which('bash')}"
+    # A login shell would set PATH to a list of its own.
+    shell, option, *_ = shell_command(arguments)
+    assert (shell, option) == (shutil.which("bash"), "-c")
 
 
 def test_an_images_own_command_stays_and_so_does_the_users_shell(
@@ -47,18 +55,58 @@ def test_an_images_own_command_stays_and_so_does_the_users_shell(
     (tmp_path / "image").mkdir()
     shutil.copy(prefix / "bin/gipfel", tmp_path / "image/gipfel")
     before = environment["PATH"]
-    assert prepare_terminals(environment | {"SHELL": "/bin/sh"}, prefix=prefix)[0].endswith("=/bin/sh")
+    for shell, found in (("/bin/sh", "/bin/sh"), ("/nowhere/zsh", shutil.which("bash"))):
+        words = shell_command(prepare_terminals(environment | {"SHELL": shell}, prefix=prefix))
+        assert words[0] == words[3] == found
     assert environment["PATH"] == before
-    assert prepare_terminals(environment | {"SHELL": "/nowhere/zsh"}, prefix=prefix)[0].endswith("/bash")
 
 
-@pytest.mark.parametrize("change", [{"GIPFEL_ENGINE": "host"}, {"JUPYTER_RUNTIME_DIR": ""}])
-def test_on_the_host_nothing_changes(
-    prefix: Path, environment: dict[str, str], change: dict[str, str]
+def test_without_a_private_folder_nothing_changes_in_a_container(
+    prefix: Path, environment: dict[str, str]
 ) -> None:
-    environment |= change
+    environment["JUPYTER_RUNTIME_DIR"] = ""
     before = dict(environment)
     assert prepare_terminals(environment, prefix=prefix) == []
+    assert environment == before
+
+
+@pytest.mark.parametrize("shell", ["bash", "sh"])
+def test_on_the_host_the_command_is_found_behind_what_a_login_shell_makes_of_path(
+    tmp_path: Path, prefix: Path, environment: dict[str, str], shell: str
+) -> None:
+    (tmp_path / "j").mkdir()
+    (tmp_path / ".profile").write_text("PATH=/usr/bin:/bin\nMINE=1; export MINE\n")
+    (tmp_path / "image").mkdir()
+    environment |= {"GIPFEL_ENGINE": "host", "HOME": str(tmp_path), "SHELL": shell}
+    words = shell_command(prepare_terminals(environment, prefix=prefix))
+    # For what kernels start.
+    assert environment["PATH"].endswith(f":{prefix}/bin")
+
+    def typed() -> list[str]:
+        return subprocess.run(
+            words, env=environment, input="echo $MINE; echo $PATH; gipfel", capture_output=True, text=True,
+            timeout=60, check=True,
+        ).stdout.splitlines()  # fmt: skip
+
+    hint, *lines = typed()
+    assert "gipfel doctor" in hint
+    assert lines == ["1", f"/usr/bin:/bin:{prefix}/bin", "gipfel of the runtime"]
+    # The hint is for the first terminal.
+    assert typed() == lines
+
+
+def test_on_the_host_other_shells_start_as_jupyter_starts_them(
+    tmp_path: Path, prefix: Path, environment: dict[str, str]
+) -> None:
+    fish = tmp_path / "image/fish"
+    fish.parent.mkdir()
+    fish.write_text("#!/bin/sh\n")
+    fish.chmod(0o755)
+    environment |= {"GIPFEL_ENGINE": "host", "SHELL": str(fish)}
+    assert prepare_terminals(environment, prefix=prefix) == []
+    assert environment["PATH"].endswith(f":{prefix}/bin")
+    before = dict(environment)
+    assert prepare_terminals(environment, prefix=tmp_path / "none") == []
     assert environment == before
 
 

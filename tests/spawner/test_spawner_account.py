@@ -33,7 +33,13 @@ def test_a_cluster_needs_a_unix_user(tmp_path: Path) -> None:
             account_of(name, state_folder=tmp_path, needs_unix_user=False)
     account = account_of("nobody", state_folder=tmp_path, needs_unix_user=True)
     assert account.user == "nobody"
-    assert account_environment(account, "nobody", {"X": "1"})["USER"] == "nobody"
+    environment = account_environment(account, "nobody", {"X": "1"})
+    assert (environment["USER"], environment["SHELL"]) == ("nobody", "/bin/sh")
+
+
+def test_a_terminal_has_the_shell_of_the_account(tmp_path: Path) -> None:
+    own = pwd.getpwuid(os.getuid()).pw_shell
+    assert account_environment(Account(home=str(tmp_path)), "ada", {})["SHELL"] == own != "/bin/sh"
 
 
 def test_acting_as_fills_whole_words() -> None:
