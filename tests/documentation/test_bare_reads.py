@@ -37,7 +37,10 @@ _ALLOWED = {
     "spawner/gipfel_cluster/job/record.py": "an image's first bytes",
     "spawner/gipfel_cluster/steps/here.py": "appends to the log of a rank that it starts",
     "spawner/gipfel_cluster/steps/slurm.py": "appends to the log of a step that it starts",
+    "extension/gipfel_extension/saturation/report/page.py": "a script of this package",
+    "widgets/gipfel_widgets/launching/view.py": "scripts of this package",
     "widgets/gipfel_widgets/saturation.py": "scripts of this package",
+    "widgets/gipfel_widgets/vetting.py": "scripts of this package",
 }
 #: Files of the kernel and of packages, which no user can replace.
 _OF_THE_SYSTEM = ("/proc/", "_PROC /", "os.devnull", "files(__package__)")
