@@ -34,7 +34,6 @@ _ALLOWED = {
     "extension/gipfel_extension/vetting/host.py": "runs in a process that has a time limit",
     "spawner/gipfel_cluster/job/fan_in_head.py": "appends to the log of a process that it starts",
     "spawner/gipfel_cluster/job/other_nodes.py": "appends to the log of a step that it starts",
-    "spawner/gipfel_cluster/job/record.py": "an image's first bytes",
     "spawner/gipfel_cluster/steps/here.py": "appends to the log of a rank that it starts",
     "spawner/gipfel_cluster/steps/slurm.py": "appends to the log of a step that it starts",
     "extension/gipfel_extension/saturation/report/page.py": "a script of this package",
