@@ -94,6 +94,8 @@ def show_one(which: str, *, as_json: bool) -> int:
     for rank, note in launch.ranks.items():
         gpu = f" GPU {note.gpu}" if note.gpu else ""
         click.echo(f"  rank {rank} on {note.node}{gpu}, pid {note.pid}, restart {note.restart}")
+    for reason in state.restarted:
+        click.echo(f"  {reason}")
     if progress.values:
         click.echo("  " + ", ".join(f"{name} {value:g}" for name, value in progress.values.items()))
     if state.failure:
@@ -164,6 +166,7 @@ def _headline(state: Any) -> str:
         words += f": {state.ranks} ranks on {', '.join(state.nodes[:4])}{more}"
     if state.restarts:
         words += f", {state.restarts} restart{'s' if state.restarts > 1 else ''}"
+        words += f" ({state.restarted[-1]})" if state.restarted else ""
     return words + (f": {state.reason}" if state.reason else "")
 
 

@@ -93,7 +93,12 @@ class Launch:
     def resumed_spec(self) -> LaunchSpec:
         """The same again, with the paths that it had, and told that it resumes where it has run before."""
         plan = LaunchPlan.load(self.folder)
-        paths = {"directory": plan.directory, "target": plan.target, "checkpoint": plan.checkpoint}
+        paths = {
+            "directory": plan.directory,
+            "target": plan.target,
+            "checkpoint": plan.checkpoint,
+            "python": plan.python,
+        }
         if plan.spec.kind == "cell":
             paths["target"] = ""
         resumes = plan.spec.resume or self.state.started_ns is not None

@@ -59,7 +59,7 @@ def run_node() -> None:
     plan = attempt()
     command = list(plan["commands"][node_index(plan, os.environ)])
     environment = scrubbed(os.environ)
-    environment.update(common_environment(plan))
+    environment.update(common_environment(plan, environment))
     # One store for all rounds would give ranks that start again the addresses of those before.
     environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     # They are for the ranks: a launcher dies of them.
@@ -167,14 +167,13 @@ def scrubbed(environment: Any) -> dict[str, str]:
     }
 
 
-def common_environment(plan: dict[str, Any]) -> dict[str, str]:
-    """What every rank gets; the user's own variables win."""
+def common_environment(plan: dict[str, Any], inherited: Any) -> dict[str, str]:
+    """Return what every rank gets on top; what the user has set already stays."""
     record = inside("flight_recorder", "rank_")
     cores = max(1, min(int(plan["cpus"]), len(os.sched_getaffinity(0))) // int(plan["ranks_per_node"]))
     variables = {
         "OMP_NUM_THREADS": str(cores),
         "PYTHONUNBUFFERED": "1",
-        "GIPFEL_LAUNCH": FOLDER,
         "TORCH_FR_BUFFER_SIZE": "2000",
         "TORCH_FR_DUMP_TEMP_FILE": record,
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
@@ -183,10 +182,23 @@ def common_environment(plan: dict[str, Any]) -> dict[str, str]:
         # The flight recorder of older releases, where it is off, or its dumps get lost.
         variables["TORCH_NCCL_TRACE_BUFFER_SIZE"] = "2000"
         variables["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] = record
+    if inherited.get("GIPFEL_LAUNCH") in (None, FOLDER):  # else they may be those of a launch around
+        variables = {name: value for name, value in variables.items() if name not in inherited}
+    variables["GIPFEL_LAUNCH"] = FOLDER
+    variables.update(_virtual_environment(inherited.get("PATH", os.defpath)))
     if plan.get("checkpoint"):
         variables["GIPFEL_CHECKPOINT"] = plan["checkpoint"]
     variables.update(plan["environment"])
     return variables
+
+
+def _virtual_environment(path: str) -> dict[str, str]:
+    """Return what activates this interpreter's virtual environment for what the ranks start."""
+    if sys.prefix == sys.base_prefix:
+        return {}
+    programs = os.path.join(sys.prefix, "bin")  # noqa: PTH118
+    there = programs in path.split(os.pathsep)
+    return {"VIRTUAL_ENV": sys.prefix, "PATH": path if there else programs + os.pathsep + path}
 
 
 def _knows_new_names() -> bool:
@@ -208,7 +220,7 @@ class Rank:
         self.environment.pop(_KEY, None)
         if self.plan["per"] == "rank":
             self.environment.update(_own_identity(self.plan, os.environ))
-        self.environment.update(common_environment(self.plan))
+        self.environment.update(common_environment(self.plan, self.environment))
         self.rank = int(self.environment["RANK"])
         # Whoever has run before goes on from a checkpoint, if there is one.
         self.again = bool(self.plan.get("resume")) or os.path.exists(self.file("ranks", ".json", single=True))  # noqa: PTH110

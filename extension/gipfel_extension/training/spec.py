@@ -68,6 +68,8 @@ class LaunchSpec(Placement):
     profile: bool = False
     """Write a trace of torch's profiler for every rank."""
     preflight: bool = True
+    python: Line = Field("", pattern=r"^(/|$)", max_length=4096)
+    """The interpreter of ranks in no container; empty for the caller's."""
     resume: bool = False
     """Tell the ranks by ``GIPFEL_RESUME=1`` to go on from their checkpoint, as restarted ones are told."""
 

@@ -80,7 +80,7 @@ def task_invocation(
     kept = {name: value for name, value in environment.items() if not name.startswith(_LEFT_OUT)}
     request = ContainerRequest(
         edf=edf,
-        command=(_program(first, edf, runtime), *others),
+        command=(_program(first, edf, plan.spec.python or runtime.python, runtime), *others),
         mounts=(*place.mounts, *mounts, runtime.mount) if edf.image else (),
         environment={**kept, "GIPFEL_ENGINE": engine.name, **offered, **place.environment},
         binding=BINDING,
@@ -108,12 +108,12 @@ def _runtime(plan: StepPlan, environment: Mapping[str, str], *, contained: bool)
     return found
 
 
-def _program(first: str, edf: Edf, runtime: Runtime) -> str:
+def _program(first: str, edf: Edf, python: str, runtime: Runtime) -> str:
     if first == PYTHON:
         return runtime.python
     if first == IMAGE_PYTHON:
         # Set-up steps may choose another one without an image, too.
-        return "python3" if edf.image or edf.setup else runtime.python
+        return "python3" if edf.image or edf.setup else python
     return first
 
 

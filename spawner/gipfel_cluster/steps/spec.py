@@ -13,7 +13,7 @@ from ..scheduler.processes import Process
 
 __all__ = ["IMAGE_PYTHON", "PYTHON", "StepPlan", "StepSetting", "StepSpec", "StepState", "TaskPlace"]
 
-#: As the first word of a command, the image's own Python; without an image, the one that runs the job.
+#: As the first word of a command, the image's own Python; without an image, the step's, else the job's.
 IMAGE_PYTHON = "{image-python}"
 #: The environment variable that carries a `StepPlan` as JSON to each node.
 STEP_VARIABLE = "GIPFEL_STEP"
@@ -36,6 +36,8 @@ class StepSpec(Frozen):
     command: tuple[str, ...] = Field(min_length=1, max_length=4096)
     edf: Line = Field("", max_length=4096)
     """Name or path of the EDF; empty for the job's own."""
+    python: Line = Field("", pattern=r"^(/|$)", max_length=4096)
+    """What `IMAGE_PYTHON` is where the EDF has neither an image nor set-up steps; empty for the job's."""
     nodes: tuple[NodeName, ...] = Field((), max_length=65536)
     tasks_per_node: int = Field(1, ge=1, le=1024)
     gpus_per_node: int | None = Field(None, ge=0, le=1024)

@@ -125,6 +125,7 @@ class RunningAttempt:
         step = StepSpec(
             command=(IMAGE_PYTHON, f"{self._plan.folder}/{PROGRAM_FILE}", *words),
             edf=self._plan.edf,
+            python=self._plan.python,
             nodes=nodes,
             tasks_per_node=1 if per_node else spec.gpus_per_node,
             gpus={node: self._gpus[node] for node in nodes if node in self._gpus},

@@ -16,8 +16,9 @@ from .state import MOST_BYTES, PLAN
 class LaunchPlan(Frozen):
     """``plan.json``: paths of the spec are those of the user's place, ``host_folder`` and mounts the host's.
 
-    ``target``, ``directory`` and ``checkpoint`` are absolute; ``edf`` is the EDF's file on the host, empty
-    for the job's own or none. ``request`` is the launch's own job, None where it runs in the one around.
+    ``target``, ``directory`` and ``checkpoint`` are absolute; ``python`` is the interpreter of ranks in no
+    container, empty for Gipfel's own; ``edf`` is the EDF's file on the host, empty for the job's own or none.
+    ``request`` is the launch's own job, None where it runs in the one around.
     """
 
     spec: LaunchSpec
@@ -26,6 +27,7 @@ class LaunchPlan(Frozen):
     target: str
     directory: str
     checkpoint: str = ""
+    python: str = ""
     edf: str = ""
     engine: str = ""
     runtime: str = ""

@@ -19,6 +19,7 @@ from ...vetting.protocol_search import find_protocol
 from ..launchers import Attempt, launcher_of
 from ..spec import LaunchSpec
 from ..standpoint import SCHEDULERS, ChosenEdf, Standpoint
+from .interpreter import callers_python
 from .plan import LaunchPlan, mounts_of
 from .vetted import PROTOCOL, excluded_nodes
 
@@ -66,6 +67,7 @@ def plan_launch(
         target=spec.target if spec.kind == "module" else str(target),
         directory=str(start),
         checkpoint=str(checkpoint or ""),
+        python=_python(spec, environment),
         edf=edf.file if edf else "",
         engine=engine,
         scheduler=_scheduler(spec, here),
@@ -76,6 +78,12 @@ def plan_launch(
     if where == "job":
         plan = plan.model_copy(update={"request": _request(plan, edf, here, environment)})
     return plan
+
+
+def _python(spec: LaunchSpec, environment: Mapping[str, str]) -> str:
+    """Return the interpreter of ranks in no container; in one, it is the EDF's matter."""
+    in_container = environment.get("GIPFEL_ENGINE", "host") != "host"
+    return spec.python or ("" if in_container else callers_python(environment))
 
 
 def _target(spec: LaunchSpec, folder: Path, directory: Path) -> Path:
@@ -147,14 +155,15 @@ def shown_command(plan: LaunchPlan) -> str:
     lines += [f"export {name}={shlex.quote(value)}" for name, value in spec.environment.items()]
     tasks = 1 if launcher.per == "node" else spec.gpus_per_node
     step = f"srun --overlap --nodes={spec.nodes} --ntasks-per-node={tasks}"
+    python = "python3" if plan.edf else plan.python or "python3"
     for index in range(spec.nodes if launcher.per == "node" else 1):
         words = [
-            {"{python}": "python3", "{program}": f"{plan.folder}/program.py"}.get(word, word)
+            {"{python}": python, "{program}": f"{plan.folder}/program.py"}.get(word, word)
             for word in launcher.command(attempt, index)
         ]
         shown = shlex.join(words).replace(":29500", ":PORT").replace("port=29500", "port=PORT")
         lines.append(f"{step if index == 0 else '# on ' + names[index] + ':'} {shown}")
-    lines.append(f"# each rank: python3 {user}")
+    lines.append(f"# each rank: {shlex.quote(python)} {user}")
     return "\n".join(lines) + "\n"
 
 

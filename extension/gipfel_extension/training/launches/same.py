@@ -37,7 +37,7 @@ def running_same(spec: LaunchSpec, environment: Mapping[str, str], directory: Pa
 
 def _asked(spec: LaunchSpec, where: str) -> LaunchSpec:
     """A spec as it was asked: a plan's says where it went, and looking first changes nothing of what runs."""
-    return spec.model_copy(update={"where": where, "preflight": True, "resume": False})
+    return spec.model_copy(update={"where": where, "preflight": True, "resume": False, "python": ""})
 
 
 def _resolved(path: str, directory: Path) -> Path:

@@ -45,7 +45,8 @@ class LaunchState(Frozen, extra="ignore"):
 
     ``restarts`` counts starts of failed ranks beyond the first, ``requeues`` those of the job; ``job_id`` is
     the launch's own job, or the one that it runs in; ``run`` the run folder with its samples; ``gpus`` the
-    positions among the job's GPUs that it holds on each node; ``reason`` why it is where it is, for people.
+    positions among the job's GPUs that it holds on each node; ``reason`` why it is where it is, for people;
+    ``restarted`` why its ranks were started again, a line for each of the last times.
     """
 
     phase: Phase
@@ -73,6 +74,7 @@ class LaunchState(Frozen, extra="ignore"):
     updated_ns: int = 0
     exit_status: int | None = None
     failure: Failure | None = None
+    restarted: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -124,6 +126,12 @@ def write_state(folder: Path, state: LaunchState) -> LaunchState:
 
 def first_failure(folder: Path, attempt: int) -> Failure | None:
     """The rank that failed first in the last start of an attempt's ranks."""
+    found = first_failures(folder, attempt)
+    return found[max(found)] if found else None
+
+
+def first_failures(folder: Path, attempt: int) -> dict[int, Failure]:
+    """Return the rank that failed first in each start of an attempt's ranks, by the start's number."""
     found: dict[int, list[Failure]] = {}
     for path in islice((folder / "errors").glob(f"{attempt}-*-*.json"), _MOST_ERRORS):
         try:
@@ -132,6 +140,4 @@ def first_failure(folder: Path, attempt: int) -> Failure | None:
             found.setdefault(restart, []).append(failure)
         except (OSError, ValueError):
             continue
-    if not found:
-        return None
-    return min(found[max(found)], key=lambda each: each.time_ns)
+    return {restart: min(each, key=lambda one: one.time_ns) for restart, each in found.items()}

@@ -21,7 +21,7 @@ from .log_times import LogTimes
 from .plan import LaunchPlan
 from .ranks import RankNote, newest_restart, read_notes
 from .rendezvous import addresses_of, free_port
-from .state import STOP, LaunchState, first_failure, read_state, write_state
+from .state import STOP, LaunchState, first_failure, first_failures, read_state, write_state
 from .vetted import vetted_nodes
 
 _LOOK_S = 0.5
@@ -30,6 +30,8 @@ _BEAT_S = 10.0
 _MARGIN_S = 15.0
 _SILENT = ("Unable to contact slurm controller", "Socket timed out", "Communication connection failure")
 _SILENT_TRIES, _SILENT_S = 24, 5.0
+#: Characters of why there was a restart, and how many of the last restarts say it.
+_LONGEST, _MOST_REASONS = 300, 20
 STOPPED, TIMEOUT = 143, 124
 
 
@@ -63,6 +65,7 @@ class Supervisor:
         self._clock = EndOfTime(environment, setting.slurm_job)
         self._times = LogTimes(folder)
         self._before = 0
+        self._reasons: dict[int, str] = {}
         state = read_state(folder)
         again = state.phase == "running" or state.requeues > 0
         self._state = self._write(
@@ -164,8 +167,8 @@ class Supervisor:
                 return status or 1, "failed", ""
             else:
                 # What could not restart itself is started again as a whole.
+                self._note_restarts(restarts + 1, "")
                 self._before = restarts + 1
-                self._change(restarts=self._before)
             self._change(attempt=self._state.attempt + 1)
         return STOPPED, "stopped", "It was stopped."
 
@@ -243,7 +246,8 @@ class Supervisor:
             now = time.monotonic()
             if now - beat > _BEAT_S or running.step_ids != self._state.step_ids:
                 beat = now
-                self._change(step_ids=running.step_ids, restarts=self._restarts(running))
+                self._change(step_ids=running.step_ids)
+                self._note_restarts(self._restarts(running), *running.notes[-1:])
             self._times.look()
             left = self._clock.left_s()
             # Slurm's own warning comes up to a minute early: it counts where nobody knows the time.
@@ -260,12 +264,27 @@ class Supervisor:
                 break
             time.sleep(_LOOK_S)
         self._times.look()
-        self._change(restarts=self._restarts(running))
+        self._note_restarts(self._restarts(running), *running.notes[-1:])
         return 1 if status is None else status
 
     def _restarts(self, running: RunningAttempt) -> int:
         counted = max(newest_restart(self._folder, self._state.attempt), running.rejoined)
         return self._before + counted
+
+    def _note_restarts(self, count: int, other: str = "") -> None:
+        """Write down how many restarts there were, and why: which rank failed first, else `other`."""
+        for start, failure in first_failures(self._folder, self._state.attempt).items():
+            number = self._before + start + 1
+            if number <= count:
+                self._reasons[number] = f"restart {number}: {str(failure)[:_LONGEST]}"
+        if count and count not in self._reasons:
+            why = (
+                other or last_line(self._folder / "steps" / "node-0.log") or "the ranks ended without a word"
+            )
+            self._reasons[count] = f"restart {count}: {why[:_LONGEST]}"
+        kept = tuple(text for _, text in sorted(self._reasons.items())[-_MOST_REASONS:])
+        if (count, kept) != (self._state.restarts, self._state.restarted):
+            self._change(restarts=count, restarted=kept)
 
     def _leave(self, status: int) -> tuple[int, str, str]:
         """Go on in the queue after a warning, or end."""

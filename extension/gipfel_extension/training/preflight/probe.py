@@ -62,6 +62,7 @@ def ask_container(
     spec = StepSpec(
         command=(IMAGE_PYTHON, f"{plan.folder}/{PROBE_FILE}", json.dumps(question)),
         edf=plan.edf,
+        python=plan.python,
         nodes=(here,) if in_job and here else (),
         folder=str(log.parent),
         directory=plan.directory,

@@ -1,0 +1,70 @@
+"""A launch on this machine, without a container: its Python, its variables, and why it was restarted."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gipfel_extension.training.launch import Launch, launch
+from gipfel_extension.training.launches.interpreter import callers_python
+from gipfel_extension.training.spec import LaunchSpec
+
+_PROGRAM = """
+import json, os, sys
+names = ("OMP_NUM_THREADS", "TORCH_FR_BUFFER_SIZE", "PYTHONUNBUFFERED", "VIRTUAL_ENV", "PATH")
+print("TOLD " + json.dumps([sys.prefix, *map(os.environ.get, names)]), flush=True)
+if os.environ["RANK"] == "1" and "GIPFEL_RESUME" not in os.environ:
+    raise RuntimeError("the disk is full")
+"""
+
+
+@pytest.fixture
+def virtual(tmp_path: Path) -> Path:
+    """A virtual environment without any packages."""
+    folder = tmp_path / "own venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    return folder
+
+
+def test_ranks_run_in_the_activated_environment_and_a_restart_says_why(tmp_path: Path, virtual: Path) -> None:
+    (tmp_path / "train.py").write_text(_PROGRAM)
+    environment = {
+        "PATH": f"{virtual}/bin:/usr/bin:/bin", "VIRTUAL_ENV": str(virtual), "HOME": str(tmp_path),
+        "GIPFEL_RUNS": str(tmp_path / "runs"), "GIPFEL_SCHEDULER": "local", "OMP_NUM_THREADS": "3",
+        "TORCH_FR_BUFFER_SIZE": "7",
+    }  # fmt: skip
+    spec = LaunchSpec(target="train.py", launcher="srun", gpus_per_node=2, restarts=1)
+    started = launch(spec, environment, directory=tmp_path)
+    assert isinstance(started, Launch)
+    assert started.wait(60) == 0, started.state
+    told = [json.loads(line.text[5:]) for line in started.logs().lines if line.text.startswith("TOLD ")]
+    path = environment["PATH"]
+    assert told == [[str(virtual), "3", "7", "1", str(virtual), path]] * len(told)
+    assert len(told) == 4
+    assert f"'{virtual}/bin/python3'" in started.command
+    assert started.resumed_spec.python == f"{virtual}/bin/python3"
+    state = started.state
+    assert state.restarts == 1
+    (why,) = state.restarted
+    assert why.startswith("restart 1: rank 1 on ")
+    assert "RuntimeError: the disk is full" in why
+    shown = subprocess.run(
+        [sys.executable, "-m", "gipfel_extension.cli", "launch", "show", started.folder.name],
+        env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert f"1 restart ({why})" in shown.stdout
+
+
+def test_without_an_activated_environment_path_decides_unless_only_ours_has_torch(tmp_path: Path) -> None:
+    for name, has in (("with", 0), ("without", 1)):
+        program = tmp_path / name / "python3"
+        program.parent.mkdir()
+        program.write_text(f"#!/bin/sh\nexit {has}\n")
+        program.chmod(0o755)
+    assert callers_python({"PATH": f"{tmp_path}/with:/bin"}) == f"{tmp_path}/with/python3"
+    # This test's own Python has torch.
+    assert callers_python({"PATH": f"{tmp_path}/without:/bin"}) == ""
+    assert callers_python({"PATH": str(Path(sys.executable).parent)}) == ""
+    assert callers_python({"PATH": str(tmp_path)}) == ""
