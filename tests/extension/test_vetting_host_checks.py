@@ -169,6 +169,8 @@ def test_affinity_is_near_the_gpus(tmp_path):
         given = {"gpus": Readings(*gpus(1)), "expected_gpus": 1, "host": FakeHost(texts={path: cpus})}
         assert look(tmp_path, "affinity", **given).verdict is verdict
     assert look(tmp_path, "affinity", {"cpus_per_gpu": 100_000}).verdict is FAIL
+    # Where there is no GPU, nothing is said of any.
+    assert "GPU" not in look(tmp_path, "affinity", expected_gpus=0).reason
 
 
 def test_the_container_is_asked_by_its_own_python(tmp_path):

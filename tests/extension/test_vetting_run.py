@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from gipfel_cluster.model import Frozen, GipfelError
+from gipfel_extension.vetting.grid import grid_of
 from gipfel_extension.vetting.history.locking import locked
 from gipfel_extension.vetting.model import Severity, Verdict
 from gipfel_extension.vetting.probing import ProbeAnswer, ProbeSpec
 from gipfel_extension.vetting.protocol_load import parse_protocol
 from gipfel_extension.vetting.report import read_report
+from gipfel_extension.vetting.report_table import Table
 from gipfel_extension.vetting.run import session
 from gipfel_extension.vetting.run.board import Board
 from gipfel_extension.vetting.run.coordinator import Coordinator
@@ -219,6 +221,15 @@ def test_the_last_node_is_vetted_only_where_one_may_go_on_alone(
     assert {verdicts["a", "pairs"], verdicts["a", "all"]} == {"pass" if alone else "not_run"}
     assert {verdicts["b", "pairs"], verdicts["b", "all"]} == {"not_run"}
     assert report.good_nodes == (("a",) if alone else ())
+    # What could not be tested is not shown as if it had passed.
+    row = next(each for each in grid_of(report).rows if each.node == "a")
+    shown = [cell.verdict for cell in row.cells]
+    assert shown == (
+        ["pass", "not_applicable", "not_applicable"] if alone else ["pass", "not_run", "not_run"]
+    )
+    lines = Table().lines(report)
+    assert ("∅ not applicable" in lines) is alone
+    assert any("✓ ∅ ∅" in line for line in lines) is alone
 
 
 def test_two_runs_do_not_write_into_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

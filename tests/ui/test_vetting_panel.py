@@ -57,7 +57,7 @@ def state(vetting: Locator) -> Locator:
 def test_a_real_run_is_followed_to_its_report(
     lab: LabPage, vetting: Locator, screenshot: Callable[[Page, str], object]
 ) -> None:
-    expect(vetting).to_contain_text("No node of this job was vetted yet")
+    expect(vetting).to_contain_text("Not vetted yet")
     vetting.locator("select[name=protocol]").select_option("shipped:cpu")
     expect(vetting).to_contain_text("for jobs without GPUs")
     vetting.get_by_role("button", name="Run", exact=True).click()
@@ -78,6 +78,10 @@ def test_a_real_run_is_followed_to_its_report(
     lab.page.mouse.move(5, 5)
     expect(vetting.locator(".jp-Gipfel-vetting-reason")).to_contain_text("host memory: pass")
     assert vetting.locator("td[tabindex='0']").count() == 1
+    # A job of one node has no other to measure with.
+    untested = vetting.locator("td[data-verdict=not_applicable]").first
+    untested.focus()
+    expect(vetting.locator(".jp-Gipfel-vetting-reason")).to_contain_text("not applicable.")
     screenshot(lab.page, "31-vetting-report")
 
 

@@ -9,6 +9,8 @@ from .report import NodeReport, VettingReport
 
 #: What a cell holds that has no verdict yet.
 RUNNING, WAITING = "running", "waiting"
+#: What a cell holds whose check had nothing to look at, which vets nobody: see `CheckResult.applies`.
+NOT_APPLICABLE = "not_applicable"
 #: A shape for every word, since colours alone tell nothing to some.
 CELL_SHAPES: Mapping[str, str] = {
     "pass": "✓",
@@ -18,6 +20,7 @@ CELL_SHAPES: Mapping[str, str] = {
     "fail": "✗",
     RUNNING: "◐",
     WAITING: "·",
+    NOT_APPLICABLE: "n/a",
 }
 MOST_ROWS = 60
 _MOST_CULPRITS = 20
@@ -26,7 +29,7 @@ _LONGEST = 400
 
 
 class GridCell(Frozen):
-    """One check on one node: a verdict, "running" or "waiting", and why in one sentence."""
+    """One check on one node: a verdict, or one of the words above, and why in one sentence."""
 
     verdict: str
     reason: str = ""
@@ -159,7 +162,8 @@ def _row(
     for check in checks:
         own = found.get((node.node, check)) or common.get(check)
         if own:
-            cells.append(GridCell(verdict=own[0].verdict.value, reason=_reason(own, node.node)))
+            verdict = own[0].verdict.value if any(each.applies for each in own) else NOT_APPLICABLE
+            cells.append(GridCell(verdict=verdict, reason=_reason(own, node.node)))
         else:
             now = not ended and node.running == check
             cells.append(GridCell(verdict=RUNNING if now else WAITING))

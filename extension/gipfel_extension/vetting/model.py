@@ -122,6 +122,11 @@ class CheckResult(Frozen):
     severity: Severity = Severity.ERROR
     evidence: dict[str, JsonValue] = Field(default_factory=dict)
 
+    @property
+    def applies(self) -> bool:
+        """Whether the node has what the check is about; one without it passes untested."""
+        return self.evidence.get("applies") is not False
+
     def with_verdict(self, verdict: Verdict, reason: str, *, fix: str = "") -> "CheckResult":
         """The same result with another verdict and its reason."""
         changes = {"verdict": verdict, "reason": one_line(reason), "fix": fix or self.fix}

@@ -155,7 +155,7 @@ def _judge_node(
     running: str,
 ) -> NodeReport:
     deciding = [each for each in own if each.severity is Severity.ERROR]
-    looked = any(each.evidence.get("applies") is not False for each in (*deciding, *of_all))
+    looked = any(each.applies for each in (*deciding, *of_all))
     heard = {each.check for each in (*own, *of_all)}
     missing = [
         entry

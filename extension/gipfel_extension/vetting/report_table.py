@@ -23,7 +23,7 @@ SHAPES: Mapping[Verdict, tuple[str, str, str]] = {
     Verdict.NOT_RUN: ("\N{EN DASH}", "-", "35"),
     Verdict.FAIL: ("✗", "x", "31"),
 }
-_WAITING, _RUNNING = ("·", "."), ("◐", "o")
+_WAITING, _RUNNING, _NOT_APPLICABLE = ("·", "."), ("◐", "o"), ("∅", "0")
 
 
 class Table:
@@ -43,15 +43,19 @@ class Table:
     def lines(self, report: VettingReport, *, most_rows: int = _MOST_ROWS) -> list[str]:
         """The whole report."""
         cells = _cells(report.results)
+        untested = _not_applicable(report.results)
         shown = sorted(report.nodes, key=lambda each: each.vetted)[:most_rows]
         columns = len(report.checks) if len(report.checks) <= self._columns() else self._columns()
         lines = [self._title(report)]
         if report.nodes:
             lines.append(" " * (_NAME + 2) + " ".join(_letter(number) for number in range(columns)))
-        lines += [self._row(report, node, cells, columns) for node in shown]
+        marked: Mapping[tuple[str, str], Verdict | None] = {**cells, **untested}
+        lines += [self._row(report, node, marked, columns) for node in shown]
         if len(report.nodes) > len(shown):
             lines.append(self._rest(report.nodes, shown))
         lines += self._legend(report, columns)
+        if untested:
+            lines.append(f"{_pick(_NOT_APPLICABLE, plain=self._plain)} not applicable")
         lines += self._reasons(report)
         return lines
 
@@ -68,13 +72,20 @@ class Table:
         return self._cut(f"Vetting by {report.protocol}: {count}, {checks}{state}")
 
     def _row(
-        self, report: VettingReport, node: NodeReport, cells: Mapping[tuple[str, str], Verdict], columns: int
+        self,
+        report: VettingReport,
+        node: NodeReport,
+        cells: Mapping[tuple[str, str], Verdict | None],
+        columns: int,
     ) -> str:
         marks = []
         for check in report.checks[:columns]:
-            verdict = cells.get((node.node, check.name), cells.get(("", check.name)))
-            if verdict is not None:
-                marks.append(self._shape(verdict))
+            key = next((each for each in ((node.node, check.name), ("", check.name)) if each in cells), None)
+            if key is not None:
+                verdict = cells[key]
+                marks.append(
+                    _pick(_NOT_APPLICABLE, plain=self._plain) if verdict is None else self._shape(verdict)
+                )
             else:
                 marks.append(_pick(_RUNNING if node.running == check.name else _WAITING, plain=self._plain))
         word = "" if report.ended_ns is None else node.verdict.value.replace("_", " ")
@@ -144,6 +155,11 @@ def _cells(results: Iterable[CheckResult]) -> dict[tuple[str, str], Verdict]:
             key = (each.node, each.check)
             cells[key] = max(cells.get(key, each.verdict), each.verdict, key=lambda verdict: verdict.rank)
     return cells
+
+
+def _not_applicable(results: Iterable[CheckResult]) -> dict[tuple[str, str], None]:
+    """Return the nodes and checks that had nothing to look at; they pass untested."""
+    return {(each.node, each.check): None for each in results if not each.applies}
 
 
 def _letter(number: int) -> str:

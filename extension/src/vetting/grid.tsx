@@ -10,6 +10,7 @@ export const SHAPES: Readonly<Record<Word, string>> = {
   degraded: '~',
   inconclusive: '?',
   not_run: '–',
+  not_applicable: 'n/a',
   fail: '✗',
   running: '◐',
   waiting: '·'
@@ -22,6 +23,7 @@ export function wordOf(verdict: Word, trans: TranslationBundle): string {
     degraded: trans.__('degraded'),
     inconclusive: trans.__('inconclusive'),
     not_run: trans.__('not run'),
+    not_applicable: trans.__('not applicable'),
     fail: trans.__('fail'),
     running: trans.__('runs now'),
     waiting: trans.__('waits')

@@ -4,7 +4,8 @@ import type { ServerConnection } from '@jupyterlab/services';
 import { answerOf } from '../answer';
 
 /** A verdict, or `running`, or `waiting`. */
-export type Word = 'pass' | 'degraded' | 'inconclusive' | 'not_run' | 'fail' | 'running' | 'waiting';
+export type Word =
+  'pass' | 'degraded' | 'inconclusive' | 'not_run' | 'not_applicable' | 'fail' | 'running' | 'waiting';
 
 /** One check on one node. */
 export interface ICell {

@@ -16,9 +16,8 @@ export function Runner(props: IProps): React.JSX.Element {
       <div className="jp-Gipfel-vetting-row">
         <ProtocolChoice model={model} trans={trans} />
         <label>
-          <span>{trans.__('Nodes vetted lately')}</span>
+          <span>{trans.__('Recently vetted nodes')}</span>
           <select
-            className="jp-mod-styled"
             name="skip-vetted"
             value={model.skipVetted}
             onChange={event => {
@@ -52,7 +51,6 @@ function ProtocolChoice(props: IProps): React.JSX.Element {
     <label>
       <span>{trans.__('Protocol')}</span>
       <select
-        className="jp-mod-styled"
         name="protocol"
         value={model.chosen}
         disabled={model.protocols === null}

@@ -132,9 +132,7 @@ function Notices(props: IProps): React.JSX.Element {
         </Notice>
       )}
       {vetting === null && !model.unheard && <p>◐ {trans.__('Looking for a report…')}</p>}
-      {vetting?.state === 'none' && (
-        <p>{trans.__('No node of this job was vetted yet. Choose a protocol and press Run.')}</p>
-      )}
+      {vetting?.state === 'none' && <p>{trans.__('Not vetted yet. Choose a protocol and press Run.')}</p>}
       {vetting?.state === 'starting' && <p>◐ {trans.__('The vetting starts…')}</p>}
       {vetting?.state === 'error' && <Notice error shape="✗" text={vetting.problem} />}
       {vetting?.state === 'gone' && (

@@ -49,7 +49,8 @@ class Affinity(Frozen):
             fix = "Bind tasks to the CPUs near their GPUs (--gpu-bind, --cpu-bind, or numactl)."
             reason = f"No CPU near {', '.join(far)} may be used."
             return [Finding(verdict=Verdict.DEGRADED, reason=reason, fix=fix, figure=float(len(cpus)))]
-        return [passed(f"{len(cpus)} CPU(s) may be used, near every GPU.", float(len(cpus)))]
+        near_gpus = ", near every GPU" if gpus else ""
+        return [passed(f"{len(cpus)} CPU(s) may be used{near_gpus}.", float(len(cpus)))]
 
     def _near(self, context: CheckContext, gpu: GpuReading) -> frozenset[int]:
         # NVML writes a PCI domain with eight digits, the kernel with four.
