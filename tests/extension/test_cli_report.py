@@ -200,7 +200,9 @@ def test_export_holds_every_sample(gipfel, run):
 
 @pytest.mark.parametrize("options", [[], ["--static"]])
 def test_the_report_is_one_file_that_needs_nothing(gipfel, run, options):
-    status, written, told = gipfel("report", "alps-4711", "-o", "r.html", *options)
+    name = "alps-a-name-that-is-longer-than-what-a-line-of-80-columns-leaves"
+    run = run.rename(run.with_name(name))
+    status, written, told = gipfel("report", name, "-o", "r.html", *options)
     content = Path("r.html").read_text()
     assert (status, told) == (0, "")
     assert written.startswith("r.html: ")
@@ -219,6 +221,11 @@ def test_the_report_is_one_file_that_needs_nothing(gipfel, run, options):
         "num_workers",
     ):
         assert words in re.sub(r"<[^>]+>", "", plain), words
+    # Whole on a page that has room, though a terminal's line has not.
+    assert f"Saturation {name}" in re.sub(r"\s+", " ", plain)
+    (lost,) = re.findall(r"lost: ([^<]+)<", plain)
+    points = [int(each.split()[-1]) for each in lost.split(" · ")]
+    assert points == sorted(points, reverse=True)
     if options:
         assert page.tags.count("img") >= 6
         assert page.scripts == {}
@@ -226,6 +233,12 @@ def test_the_report_is_one_file_that_needs_nothing(gipfel, run, options):
         figures = json.loads(page.scripts["figures"])
         assert content.count('class="plot"') == len(figures) >= 6
         assert any(figure["layout"].get("shapes") for figure in figures)
+        # What the evidence of the advice names is drawn.
+        (evidence,) = [
+            each for each in figures if any(t.get("name") == "engine active" for t in each["data"])
+        ]
+        assert evidence["layout"]["shapes"]
+        assert "GR_ENGINE_ACTIVE" in plain
         assert set(page.scripts) == {"figures", "plotly", ""}
 
 

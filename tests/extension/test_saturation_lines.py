@@ -1,6 +1,7 @@
 """The terminal's lines: the panel's first four, then advice and notes."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from gipfel_extension.saturation import advise, score_table
@@ -30,6 +31,19 @@ def test_the_first_four_lines():
     ]
     assert found[4].startswith("utilization 100 %")
     assert found[5].startswith("⚑ GPU 0 waited for input 40 % of the time while its host used 9.0 CPU cores.")
+
+
+def test_a_long_name_is_whole_and_stands_on_a_line_of_its_own():
+    name = "local-20261122T131415-123456789"
+    found = lines({gpu(): busy()}, label=name)
+    assert found[1] == f"Saturation   {name}"
+    assert found[2].startswith("  10 s, a sample every 1 s")
+
+
+def test_simulated_samples_are_called_so_whatever_gpu_they_play():
+    assert lines({replace(gpu(), simulated=True): busy()})[0] == (
+        "GIPFEL   nid1 · 1 \u00d7 H100 80GB HBM3 · simulated"
+    )
 
 
 def test_several_nodes_and_models():

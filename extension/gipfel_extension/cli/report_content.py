@@ -1,11 +1,12 @@
 """What a scored run's report shows: its figures, events and record."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from ..saturation.lines import heading, subject
 from ..saturation.report import ReportContent, ReportFigure, record_lines
@@ -26,6 +27,8 @@ _BUCKETS = 400
 _HEAT_CELLS = 120_000
 _MOST_EVENTS = 200
 _MOST_EVIDENCE = 8
+#: Characters of the page's first two lines: a page wraps, and cuts nothing but nonsense.
+_WIDTH = 500
 
 
 def content_of(scored: ScoredRun) -> ReportContent:
@@ -35,8 +38,8 @@ def content_of(scored: ScoredRun) -> ReportContent:
     edf = record.get("edf")
     environment = str(edf.get("name", "")) if isinstance(edf, dict) else ""
     return ReportContent(
-        heading(scored.job, environment=environment),
-        subject(scored.job, scored.recording.label),
+        heading(scored.job, environment=environment, width=_WIDTH),
+        " ".join(subject(scored.job, scored.recording.label, width=_WIDTH)),
         scored.document(),
         tuple(_figures(scored, events)),
         record_lines(record),
@@ -89,16 +92,24 @@ def _evidence(scored: ScoredRun, overview: Overview) -> Iterator[ReportFigure]:
             device = devices.get(each.device)
             if device is None:
                 continue
-            own = gpu_figure(overview, device) if device.kind == "gpu" else host_figure(overview)
+            own = host_figure(overview)
+            if device.kind == "gpu":
+                own = gpu_figure(overview, device, also=each.metrics)
             number_of = device.name if device.index is None else f"GPU {device.index}"
             yield ReportFigure(
                 f"Evidence for {advice.rule}",
                 f"{number_of} of {device.node or 'the job'}, "
                 f"{_time(each.start_ns)} to {_time(each.end_ns)} UTC: "
-                f"{', '.join(each.metrics)}.",
+                f"{', '.join(_drawn(own, each.metrics))}.",
                 with_span(own, each.start_ns, each.end_ns),
                 number,
             )
+
+
+def _drawn(figure: Mapping[str, Any], metrics: Sequence[str]) -> list[str]:
+    """Return the metrics that a figure has a line of."""
+    lines = {str(trace.get("uid", "")).rpartition("/")[2] for trace in figure["data"]}
+    return [metric for metric in metrics if metric in lines]
 
 
 def _metrics(path: Path) -> UserMetrics | None:

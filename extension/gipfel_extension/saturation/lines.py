@@ -11,21 +11,22 @@ WIDTH = 80
 _BAR = 32
 
 
-def heading(job: JobScore, *, environment: str = "") -> str:
-    """Where it ran, on what: the first line."""
+def heading(job: JobScore, *, environment: str = "", width: int = WIDTH) -> str:
+    """Return where it ran, on what, and whether that is simulated: the first line."""
     nodes = sorted({score.device.node for score in job.gpus if score.device.node})
     where = nodes[0] if len(nodes) == 1 else f"{len(nodes)} nodes" if nodes else ""
     names = {score.device.name.removeprefix("NVIDIA ") or "GPU" for score in job.gpus}
     gpus = f"{len(job.gpus)} \u00d7 {names.pop() if len(names) == 1 else 'GPU'}" if job.gpus else "no GPU"
-    return _cut("GIPFEL   " + " · ".join(part for part in (where, gpus, environment) if part))
+    mark = "simulated" if job.simulated and "simulated" not in gpus else ""
+    return _cut("GIPFEL   " + " · ".join(part for part in (where, gpus, mark, environment) if part), width)
 
 
-def subject(job: JobScore, label: str) -> str:
-    """Which recording, how long, how sure: the second line."""
+def subject(job: JobScore, label: str, *, width: int = WIDTH) -> tuple[str, ...]:
+    """Return which recording, how long, how sure: the second line; two where a name is long."""
     seconds = (job.last_ns - job.first_ns) / 1e9 + job.interval if job.first_ns and job.last_ns else 0.0
     tail = f"{_span(seconds)}, a sample every {job.interval:g} s, confidence {job.confidence:.2f}"
-    room = WIDTH - len("Saturation   ") - len(tail) - 3
-    return f"Saturation   {_cut(label, room)}   {tail}"
+    whole = f"Saturation   {label}   {tail}"
+    return (whole,) if len(whole) <= width else (_cut(f"Saturation   {label}", width), f"  {tail}")
 
 
 def score_lines(job: JobScore) -> tuple[str, str]:
@@ -61,7 +62,7 @@ def _text_of(
     job: JobScore, advice: Sequence[Advice], label: str, environment: str, notes: Sequence[str]
 ) -> Iterator[str]:
     yield heading(job, environment=environment)
-    yield subject(job, label)
+    yield from subject(job, label)
     yield from score_lines(job)
     if job.utilization is not None and job.total is not None:
         used = round(100 * job.utilization)
@@ -95,5 +96,5 @@ def _plain(text: str) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
-def _cut(text: str, room: int = WIDTH) -> str:
+def _cut(text: str, room: int) -> str:
     return text if len(text) <= room else text[: max(1, room - 1)] + "…"

@@ -66,8 +66,12 @@ def _score(document: Mapping[str, Any]) -> Iterator[str]:
     if points is None:
         yield "<p>There is no score.</p>"
     else:
-        lost = [f"{name} {points[name]}" for name in LOSSES if points[name]]
-        yield f'<p class="score"><strong>{points["score"]}</strong> of 100, {_text(_bound(document))}</p>'
+        largest_first = sorted((name for name in LOSSES if points[name]), key=lambda name: -points[name])
+        lost = [f"{name} {points[name]}" for name in largest_first]
+        mark = ", simulated" if document.get("simulated") else ""
+        yield (
+            f'<p class="score"><strong>{points["score"]}</strong> of 100{mark}, {_text(_bound(document))}</p>'
+        )
         yield f"<p>lost: {_text(' · '.join(lost) or 'nothing')}</p>"
         utilization = document.get("utilization")
         if utilization is not None:

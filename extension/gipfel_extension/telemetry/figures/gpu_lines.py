@@ -10,7 +10,7 @@ from ..sample import Device
 from .job_lines import own_plots
 from .lines import gpu_name, gpus_of, line_trace, points, series, span_ms
 from .palette import DEVICES
-from .rows import CLOCK_LINES, GPU_LINES, LINK_LINES, POWER_LINES, Line
+from .rows import CLOCK_LINES, FURTHER_LINES, GPU_LINES, LINK_LINES, POWER_LINES, Line
 from .stack import Plot, stacked
 
 if TYPE_CHECKING:
@@ -35,16 +35,20 @@ def gpu_figure(
     device: Device,
     *,
     metrics: UserMetrics | None = None,
+    also: Sequence[str] = (),
     dark: bool = False,
     title: str = "",
 ) -> dict[str, Any]:
     """One GPU: activity, links, clock, power, and the user's own metrics on the same axis.
 
+    Shares of time in `also`, such as those that an advice is based on, are drawn beside its activity.
+
     A trace's ``uid`` is ``<device>/<metric>``; links that carried nothing have no line.
     """
     plots = []
+    more = tuple(line for line in FURTHER_LINES if line.metric in also)
     for name, lines, percent in (
-        ("Activity", GPU_LINES, True),
+        ("Activity", (*GPU_LINES, *more), True),
         ("Links, GB/s", LINK_LINES, False),
         ("SM clock, MHz", CLOCK_LINES, False),
         ("Power, W", POWER_LINES, False),

@@ -29,6 +29,12 @@ GPU_LINES = (
     Line("PIPE_TENSOR_ACTIVE", "tensor active", "#d55e00", "#f28e2b", "dot", "%"),
     Line("DRAM_ACTIVE", "DRAM active", "#009e73", "#2fd0a0", "dashdot", "%"),
 )
+#: Drawn only where an advice is based on them.
+FURTHER_LINES = (
+    Line("GR_ENGINE_ACTIVE", "engine active", "#aa4499", "#e5a3c8", "dash", "%"),
+    Line("SM_OCCUPANCY", "SM occupancy", "#a6761d", "#d9b36c", "dot", "%"),
+    Line("PIPE_FP32_ACTIVE", "FP32 active", "#117733", "#88ccaa", "dashdot", "%"),
+)
 HOST_LINES = (
     Line("CPU_UTIL", "CPU", "#0072b2", "#56b4e9", "solid", "%"),
     Line("MEMORY_USED", "memory", "#cc79a7", "#e5a3c8", "dash", "%", of="MEMORY_TOTAL"),
