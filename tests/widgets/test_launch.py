@@ -100,6 +100,16 @@ def test_a_mistake_is_one_line(line: str, code: str, says: str) -> None:
     assert caught.value._render_traceback_() == [str(caught.value)]
 
 
+def test_a_form_names_its_own_field_and_every_number_says_what_it_is() -> None:
+    form = LaunchForm({}, {})
+    for kind, field in (("script", "File"), ("module", "Name"), ("notebook", "Notebook"), ("code", "Code")):
+        form.kind.value = kind
+        with pytest.raises(GipfelError, match=f"The field '{field}' is empty") as caught:
+            form.words()
+        assert "--" not in str(caught.value)
+    assert all(each.tooltip for each in (form.nodes, form.fewest, form.gpus, form.fields["restarts"]))
+
+
 def test_help_teaches_and_launches_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert asked_in("--help") is None
     assert "--pass" in capsys.readouterr().out
@@ -148,6 +158,8 @@ def test_what_is_shown_is_escaped_and_bounded(tmp_path: Path) -> None:
         assert tag not in page
     assert len(page) < 200_000
     assert "✗" in launch_text(document, rows)
+    # What never became a launch has no number and no name.
+    assert launch_text({"word": "not started"}) == "✗ launch: not started"
     view = LaunchView()
     assert view.paper()["text/plain"]
     view.close()

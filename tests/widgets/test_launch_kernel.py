@@ -154,6 +154,10 @@ def test_a_cell_ends_when_its_launch_has_started_and_another_kernel_finds_it(
     (said,) = kernel.run("%launch --script gone.py")
     assert "gone.py" in said
     assert "\n" not in said
+    # It is said once, and nothing looks as if ranks had run.
+    assert "gone.py" not in kernel.shown[-1]["text/plain"].partition("\n")[0]
+    assert kernel.documents[-1]["word"] == "not started"
+    assert (kernel.documents[-1]["phase"], kernel.documents[-1]["says"]) == ("preflight", "")
 
     kernel.manager.signal_kernel(9)
     kernel.look_until(lambda: not kernel.manager.is_alive())

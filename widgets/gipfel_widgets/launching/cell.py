@@ -154,6 +154,7 @@ class LaunchCell:
     def _begin(self, asked: Asked) -> None:
         view = self._view = self._view or LaunchView()
         view.rest()
+        self._say("")
         view.document = {"phase": "preflight", "word": "preflight", "says": "", "preflight": []}
         # What was launched before may have ended and left paper in its place.
         self._output.show(view.bundle())

@@ -69,10 +69,12 @@ class LaunchForm:
     def _make_place(
         self, given: dict[str, Any], fewest: str, most: str, environment: Mapping[str, str]
     ) -> None:
-        self.nodes = _count(int(most), 1, "Nodes")
-        self.fewest = _count(int(fewest) if fewest else int(most), 1, "At least")
+        self.nodes = _count(int(most), 1, "Nodes", "How many nodes the launch runs on")
+        self.fewest = _count(
+            int(fewest) if fewest else int(most), 1, "Minimum nodes", "With how many it starts, or goes on"
+        )
         gpus = int(given.pop("gpus_per_node", 0)) or granted_gpus(environment) or 1
-        self.gpus = _count(gpus, 1, "GPUs per node")
+        self.gpus = _count(gpus, 1, "GPUs per node", "Ranks per node; without GPUs they compute on CPUs")
         choices = {each.name: each.type for each in launch_command().params}
         self.fields: dict[str, ipw.Widget] = {
             "edf": ipw.Combobox(
@@ -80,7 +82,9 @@ class LaunchForm:
                 ensure_option=False, **_look("Environment"),
             ),
             "launcher": _choice(choices["launcher"], given.get("launcher", "torchrun"), "Launcher"),
-            "restarts": _count(int(given.get("restarts", 0)), 0, "Restarts"),
+            "restarts": _count(
+                int(given.get("restarts", 0)), 0, "Restarts", "How often failed ranks are started again"
+            ),
             "vetting": ipw.Combobox(
                 value=str(given.get("vetting", "")), options=tuple(known_protocols(environment)),
                 placeholder="none", ensure_option=False, **_look("Vet first"),
@@ -104,9 +108,10 @@ class LaunchForm:
         Raises
         ------
         GipfelError
-            The arguments' quotes don't end.
+            It does not say what to run, or the arguments' quotes don't end.
         """
         kind = self.kind.value
+        self._check_program(kind)
         nodes, fewest = self.nodes.value, min(self.fewest.value, self.nodes.value)
         words = [
             f"--nodes={nodes if fewest == nodes else f'{fewest}:{nodes}'}",
@@ -129,6 +134,17 @@ class LaunchForm:
             raise GipfelError(f"The arguments can't be read: {error}.", "Check their quotes.") from None
         return [*words, f"--{kind}={self.target.value}", "--", *arguments], ""
 
+    def _check_program(self, kind: str) -> None:
+        field = self.code if kind == "code" else self.target
+        if not field.value.strip():
+            fix = {
+                "script": "Name the script that every rank runs, such as train.py.",
+                "module": "Name the module that every rank runs, such as package.train.",
+                "notebook": "Name the notebook that every rank runs, such as train.ipynb.",
+                "code": "Type the code that every rank runs.",
+            }[kind]
+            raise GipfelError(f"The field {field.description!r} is empty.", fix)
+
     def _arrange(self) -> None:
         kind = self.kind.value
         own = {"code": [self.code, self.params], "notebook": [self.target, self.params]}
@@ -145,12 +161,13 @@ class LaunchForm:
 
 
 def _look(text: str, *, typed: bool = True) -> dict[str, Any]:
-    look = {"description": text, "layout": dict(_WIDE), "style": dict(_LABEL)}
+    # Without a tooltip of its own, the page shows "null" for some of the fields.
+    look = {"description": text, "tooltip": text, "layout": dict(_WIDE), "style": dict(_LABEL)}
     return {**look, "continuous_update": False} if typed else look
 
 
-def _count(value: int, least: int, text: str) -> ipw.Widget:
-    look = _look(text)
+def _count(value: int, least: int, text: str, tooltip: str) -> ipw.Widget:
+    look = {**_look(text), "tooltip": tooltip}
     return ipw.BoundedIntText(value, min=least, max=_MOST_NODES, **look)
 
 

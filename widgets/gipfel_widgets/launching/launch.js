@@ -4,7 +4,7 @@ const MOST_LINES = 2000;
 const COLOURS = 8;
 const SHAPES = {
   completed: '✓', failed: '✗', lost: '✗', stopped: '■', timeout: '✗', preempted: '◇', running: '●',
-  queued: '○', vetting: '◐', preflight: '◐', silent: '?'
+  queued: '○', vetting: '◐', preflight: '◐', silent: '?', 'not started': '✗', checked: '✓', 'check failed': '✗'
 }; // prettier-ignore
 const MARKS = { pass: '✓', warn: '⚠', fail: '✗', unknown: '?' };
 const PHASES = ['preflight', 'queued', 'vetting', 'running', 'ended'];
@@ -76,7 +76,7 @@ class Log {
     this.ranks = new Set();
     this.rank = null;
     this.errors = false;
-    const bar = make('div', 'gipfel-filters', root);
+    const bar = (this.bar = make('div', 'gipfel-filters', root));
     this.choice = make('select', 'gipfel-choice', bar);
     this.choice.setAttribute('aria-label', 'Whose lines are shown');
     this.choice.append(new Option('all ranks', ''));
@@ -105,6 +105,10 @@ class Log {
       const { scrollTop, scrollHeight, clientHeight } = this.node;
       this.follow.checked = scrollHeight - scrollTop - clientHeight < 8;
     });
+  }
+
+  show(visible) {
+    this.bar.hidden = this.node.hidden = !visible;
   }
 
   box(parent, text) {
@@ -305,6 +309,8 @@ function render({ model, el }) {
     });
     says.textContent = shown.says ?? '';
     says.hidden = !shown.says;
+    // Before anything has started there is no log.
+    log.show(Boolean(shown.id));
     const fraction = shown.progress?.fraction;
     progress.hidden = !shown.id || (shown.phase !== 'running' && !ended);
     bar.hidden = typeof fraction !== 'number';
@@ -330,7 +336,7 @@ function render({ model, el }) {
     flightText.textContent = (shown.flight ?? []).join('\n');
     const said = [];
     if (shown.folder) {
-      said.push(ended ? shown.folder : `${shown.folder} · survives this kernel and this tab`);
+      said.push(ended ? shown.folder : `${shown.folder} · keeps running if you close this tab or restart the kernel`);
     }
     // A link that somebody is about to press stays the same one.
     const now = JSON.stringify([shown.id, shown.traces, shown.dumps]);

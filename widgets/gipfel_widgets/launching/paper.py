@@ -16,6 +16,7 @@ COLOURS = ("#1f77b4", "#2e8b57", "#b26a00", "#a64ca6", "#c0392b", "#0f8a8a", "#7
 _SHAPES = {
     "completed": "✓", "failed": "✗", "lost": "✗", "stopped": "■", "timeout": "✗", "preempted": "◇",
     "running": "●", "queued": "○", "vetting": "◐", "preflight": "◐", "silent": "?",
+    "not started": "✗", "checked": "✓", "check failed": "✗",
 }  # fmt: skip
 MARKS = {"pass": "✓", "warn": "⚠", "fail": "✗", "unknown": "?"}
 

@@ -19,6 +19,8 @@ from .options import Asked
 from .paper import launch_html, launch_text
 from .show import CellOutput
 
+#: The word of a launch that came to nothing before any rank began.
+NOT_STARTED = "not started"
 _PAPER_S = 5.0
 _LOOK_S = 0.2
 
@@ -112,7 +114,7 @@ def begin(asked: Asked, face: Face, broken: threading.Event | None = None) -> tu
     Raises
     ------
     GipfelError
-        It can't be started; the face says so, too.
+        It can't be started.
     """
 
     def heed() -> None:
@@ -137,14 +139,15 @@ def begin(asked: Asked, face: Face, broken: threading.Event | None = None) -> tu
         how: dict[str, Any] = {"directory": directory, "dry_run": asked.dry_run, "free": asked.free}
         made = start_launch(asked.spec, os.environ, **how, tell=tell, planned=planned)
     except _BrokenOff:
-        face.say("stopped", "It was broken off before it started.")
+        face.say(NOT_STARTED, "It was broken off before it started.")
         return None, False
-    except GipfelError as error:
-        face.say("failed", str(error))
+    except GipfelError:
+        # Why, the caller says.
+        face.say(NOT_STARTED, "")
         raise
     if isinstance(made, Launched):
         failed = any(each.verdict == "fail" for each in made.preflight)
-        face.say("failed" if failed else "checked", "Nothing was started: this was a check.")
+        face.say("check failed" if failed else "checked", "Nothing was started: this was a check.")
         return None, False
     face.follow(made)
     return made, False

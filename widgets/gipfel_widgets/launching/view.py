@@ -62,8 +62,8 @@ class LaunchView(anywidget.AnyWidget):
         }
 
     def say(self, word: str, sentence: str) -> None:
-        """Show a sentence where there is nothing to follow."""
-        self.document = {**self.document, "word": word, "phase": "ended", "says": sentence}
+        """Show a sentence where there is nothing to follow: it came no further than its pre-flight."""
+        self.document = {**self.document, "word": word, "phase": "preflight", "says": sentence}
 
     def plan(self, launch: Launch) -> None:
         """Show what is about to be checked and started: the exact command."""
