@@ -1,12 +1,16 @@
 import { ILayoutRestorer, type JupyterFrontEnd, type JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { ICommandPalette, IThemeManager } from '@jupyterlab/apputils';
 import { IEditorServices } from '@jupyterlab/codeeditor';
+import { ILauncher } from '@jupyterlab/launcher';
 import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
+import { IStateDB } from '@jupyterlab/statedb';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import { addBatch } from './batch/commands';
 import { addCommands, CommandIDs } from './commands';
+import { showAtFirstVisit } from './first-visit';
+import { addToLauncher } from './launcher';
 import { addLaunches } from './launches/commands';
 import { LeavingModel } from './leaving';
 import { plotlyRendererFactory } from './mime';
@@ -24,7 +28,15 @@ const panel: JupyterFrontEndPlugin<void> = {
   description: 'A sidebar with the live saturation of GPUs and host.',
   autoStart: true,
   requires: [IEditorServices],
-  optional: [ICommandPalette, ILayoutRestorer, ISettingRegistry, IThemeManager, ITranslator],
+  optional: [
+    ICommandPalette,
+    ILayoutRestorer,
+    ISettingRegistry,
+    IThemeManager,
+    ITranslator,
+    ILauncher,
+    IStateDB
+  ],
   activate: (
     app: JupyterFrontEnd,
     services: IEditorServices,
@@ -32,7 +44,9 @@ const panel: JupyterFrontEndPlugin<void> = {
     restorer: ILayoutRestorer | null,
     settings: ISettingRegistry | null,
     themes: IThemeManager | null,
-    translator: ITranslator | null
+    translator: ITranslator | null,
+    launcher: ILauncher | null,
+    state: IStateDB | null
   ) => {
     const trans = (translator ?? nullTranslator).load('gipfel');
     const model = new SaturationModel(new GipfelRequests(app.serviceManager.serverSettings));
@@ -48,6 +62,8 @@ const panel: JupyterFrontEndPlugin<void> = {
     addCommands(app, model, trans, palette);
     app.shell.add(widget, 'right', { rank: 700, type: 'Gipfel' });
     restorer?.add(widget, widget.id);
+    void addToLauncher(app, launcher, palette, trans);
+    void showAtFirstVisit(app, state, widget.id);
     followTheme(model, themes);
     const leaving = new LeavingModel(model.requests);
     new LeavingNotices(leaving, trans, () => void model.refreshRun());

@@ -16,7 +16,7 @@ def test_a_notebook_is_submitted_listed_and_cancelled(start_server: Any) -> None
     assert server.call("gipfel/batch/jobs") == (200, {"jobs": []})
     status, form = server.call("gipfel/batch/form?path=in.ipynb")
     assert status == 200
-    assert (form["scheduler"], form["output"]) == ("local", "in-run.ipynb")
+    assert (form["scheduler"], form["schedulers"][0], form["output"]) == ("local", "local", "in-run.ipynb")
     assert form["parameters"][0] == {
         "name": "seconds", "type": "float", "default": "0.1", "help": "how long",
     }  # fmt: skip
@@ -28,6 +28,7 @@ def test_a_notebook_is_submitted_listed_and_cancelled(start_server: Any) -> None
         ({**asked, "output": "a\0b.ipynb"}, "not below the server's folder"),
         ({**asked, "time": "soon"}, "time can't be used"),
         ({**asked, "user": "root"}, "not valid: user"),
+        ({**asked, "scheduler": "nowhere"}, "no scheduler 'nowhere'"),
         ([], "not valid"),
     )
     for body, said in wrong:
@@ -45,7 +46,9 @@ def test_a_notebook_is_submitted_listed_and_cancelled(start_server: Any) -> None
         assert status == 403
 
     parameters = {"text": "12", "fail": "False"}
-    status, job = server.call("gipfel/batch/jobs", "POST", {**asked, "parameters": parameters})
+    status, job = server.call(
+        "gipfel/batch/jobs", "POST", {**asked, "scheduler": "local", "parameters": parameters}
+    )
     assert status == 201, job
 
     def listed(job_id: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "extension"))
 
 from lab_page import LabPage
 from notebook_files import write_notebook
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 
 pytestmark = pytest.mark.browser
 
@@ -75,7 +75,7 @@ def _answers(found: Path) -> bool:
 
 
 def test_a_notebook_is_submitted_from_its_toolbar_and_watched_to_its_end(
-    lab: str, browser: Browser, tmp_path: Path
+    lab: str, browser: Browser, tmp_path: Path, screenshot: Callable[[Page, str], Path]
 ) -> None:
     root = tmp_path / "root"
     write_notebook(root / "in.ipynb", body=_BODY)
@@ -85,12 +85,14 @@ def test_a_notebook_is_submitted_from_its_toolbar_and_watched_to_its_end(
     page.goto(lab)
     expect(page.locator(".jp-NotebookPanel").first).to_be_visible(timeout=_LIMIT_MS)
     here.decline_news()
-    here.open_panel()
+    # Nobody has to look for the panel: it is open at the first visit.
+    expect(here.panel).to_be_visible()
     jobs = here.panel.locator("[data-section='batch']")
     expect(jobs).to_contain_text("None yet", timeout=_LIMIT_MS)
 
     def ask() -> None:
         button = page.locator(".jp-NotebookPanel-toolbar [data-command='gipfel:run-as-batch-job']")
+        expect(button.first).to_contain_text("Run as batch job", timeout=_LIMIT_MS)
         button.first.click(timeout=_LIMIT_MS)
         expect(page.locator(".jp-Gipfel-batch-dialog")).to_be_visible(timeout=_LIMIT_MS)
 
@@ -100,11 +102,14 @@ def test_a_notebook_is_submitted_from_its_toolbar_and_watched_to_its_end(
     expect(field).to_have_attribute("placeholder", "0.1")
     field.fill("soon")
     page.get_by_role("button", name="Submit").click()
-    expect(page.locator(".jp-Dialog")).to_contain_text("wants 'seconds' as float", timeout=_LIMIT_MS)
-    page.locator(".jp-Dialog").get_by_role("button").last.click()
+    dialog = page.locator(".jp-Dialog")
+    expect(dialog.get_by_role("alert")).to_contain_text("wants 'seconds' as float", timeout=_LIMIT_MS)
     expect(jobs).to_contain_text("None yet")
-
-    ask()
+    # Where it would run is said, and what was typed is still there.
+    expect(dialog.get_by_label("Where")).to_have_value("local")
+    expect(field).to_have_value("soon")
+    screenshot(page, "32-batch-dialog")
+    field.fill("0.1")
     page.locator("input[name='parameter-text']").fill("the mountain")
     page.get_by_role("button", name="Submit").click()
     task = jobs.locator("li").first

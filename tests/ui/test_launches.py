@@ -5,7 +5,7 @@ import re
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from gipfel_extension.training.launch import Launch
 pytestmark = pytest.mark.browser
 
 _LIMIT_MS = 120_000
+_NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 _PROGRAM = """\
 import os, pathlib, sys, time
 import torch, torch.distributed as dist
@@ -139,12 +140,33 @@ def _wait_until_further(view: Locator, before: int) -> None:
         view.page.wait_for_timeout(300)
 
 
-def test_a_launch_from_the_form_outlives_page_and_kernel(page: Page, lab: LabServer) -> None:
+def _open_from_launcher(page: Page, screenshot: Callable[[Page, str], Path]) -> None:
+    """Press "New Launch" in the launcher, see its form without running a cell, and come back."""
+    cards = page.locator(".jp-LauncherCard[data-category='Gipfel']")
+    # The panel, a new launch, and the notebooks that come with Gipfel.
+    expect(cards.filter(has_text="Train on many GPUs")).to_be_visible()
+    expect(cards).to_have_count(2 + len(list(_NOTEBOOKS.glob("*.ipynb"))))
+    screenshot(page, "33-launcher")
+    cards.filter(has_text="New Launch").click()
+    output = page.locator(".jp-OutputArea").first
+    output.get_by_role("button", name="Launch", exact=True).click(timeout=_LIMIT_MS)
+    expect(output.get_by_role("alert")).to_contain_text("The field 'File' is empty", timeout=_LIMIT_MS)
+    assert output.locator("label[title='null']:visible, input[title='null']:visible").count() == 0
+    screenshot(page, "34-launch-form")
+    page.locator(".lm-TabBar-tab.jp-mod-current .lm-TabBar-tabCloseIcon").first.click()
+    page.locator(".jp-Dialog").get_by_role("button", name=re.compile("Discard|Don't Save")).click()
+    expect(cards.first).to_be_visible(timeout=_LIMIT_MS)
+
+
+def test_a_launch_from_the_form_outlives_page_and_kernel(
+    page: Page, lab: LabServer, screenshot: Callable[[Page, str], Path]
+) -> None:
     here = LabPage(page)
     (lab.folder / "train.py").write_text(_PROGRAM)
     page.goto(lab.url)
     here.wait_until_ready()
     here.close_left_sidebar()
+    _open_from_launcher(page, screenshot)
     here.run_cell(_CELL)
     output = page.locator(".jp-OutputArea").first
     view = page.locator(".jp-Gipfel-launch").first
@@ -153,6 +175,10 @@ def test_a_launch_from_the_form_outlives_page_and_kernel(page: Page, lab: LabSer
     output.get_by_role("button", name="Check", exact=True).click(timeout=_LIMIT_MS)
     expect(output).to_contain_text("Nothing was started", timeout=_LIMIT_MS)
     expect(output).to_contain_text("train.py is there")
+    # Nothing ran: no stage beyond the pre-flight is reached, and there is no log.
+    expect(view).to_have_attribute("data-word", "checked")
+    expect(view.locator(".gipfel-phases [data-reached='true']")).to_have_text(["preflight"])
+    expect(view.locator(".gipfel-log")).to_be_hidden()
     assert _launches(lab) == []
 
     output.get_by_role("button", name="Launch", exact=True).click()
@@ -216,7 +242,7 @@ def test_a_launch_from_the_form_outlives_page_and_kernel(page: Page, lab: LabSer
     here.choose_theme("JupyterLab Light")
 
     # Again, from the panel; it fails, and the first failing rank is named.
-    row.get_by_role("button", name="Again").click()
+    row.get_by_role("button", name="Run again").click()
     again = here.panel.locator("[data-section='launches'] article", has_text="#2")
     expect(again).to_have_attribute("data-word", "running", timeout=_LIMIT_MS)
     expect(again).to_contain_text("step", timeout=_LIMIT_MS)

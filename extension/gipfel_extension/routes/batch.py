@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from ..training.job_table import TaskView
 from ..training.notebook_file import read_notebook
 from ..training.notebook_job import NotebookOptions, plan_notebook_job, scheduler_of
 from ..training.papermill.parameters import has_parameters_cell, known_parameters
-from ..training.standpoint import standpoint
+from ..training.standpoint import Standpoint, standpoint
 from ..training.submitted import Submitted, list_submitted, look_at, submit_notebook
 from .base import GipfelRouteHandler, route
 
@@ -29,6 +30,7 @@ class BatchRequest(Frozen):
     output: str = Field(min_length=1, max_length=4096)
     parameters: dict[str, str] = Field(default_factory=dict, max_length=1000)
     grid: dict[str, str] = Field(default_factory=dict, max_length=100)
+    scheduler: str = Field("", max_length=32)
     edf: str = Field("", max_length=4096)
     nodes: int = Field(1, ge=1, le=65536)
     gpus_per_node: int = Field(0, ge=0, le=1024)
@@ -81,7 +83,16 @@ class BatchJobsRouteHandler(GipfelRouteHandler):
             parameters=tuple(asked.parameters.items()),
             grid=tuple(f"{name}={values}" for name, values in asked.grid.items()),
             **asked.model_dump(
-                include={"edf", "nodes", "gpus_per_node", "time", "partition", "account", "resume"}
+                include={
+                    "scheduler",
+                    "edf",
+                    "nodes",
+                    "gpus_per_node",
+                    "time",
+                    "partition",
+                    "account",
+                    "resume",
+                }
             ),
         )
         job = await asyncio.to_thread(
@@ -118,6 +129,7 @@ def _form(path: Path) -> dict[str, Any]:
         "parameters": [each.model_dump() for each in known or ()],
         "open": known is None,
         "scheduler": here.default("scheduler"),
+        "schedulers": _offered(here, os.environ),
         "edfs": _edfs(os.environ),
         "output": f"{path.stem}-run.ipynb",
     }
@@ -128,6 +140,19 @@ def _edfs(environment: Mapping[str, str]) -> list[str]:
         return list(list_edfs(environment=environment))
     except (OSError, GipfelError):
         return []
+
+
+def _offered(here: Standpoint, environment: Mapping[str, str]) -> list[str]:
+    """Return where a job can be submitted from here, the default first.
+
+    From inside a container only the job's own scheduler is reached. In a job of Slurm, "this machine" would
+    be its node, where nothing outlives the job.
+    """
+    default = here.default("scheduler")
+    if here.inside or (default == "slurm" and "GIPFEL_RUN" in environment):
+        return [default]
+    found = ["local", *(["slurm"] if shutil.which("sbatch", path=environment.get("PATH")) else [])]
+    return sorted({default, *found}, key=lambda name: name != default)
 
 
 def _schedulers(notes: list[Submitted]) -> dict[str, Scheduler]:

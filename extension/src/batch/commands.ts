@@ -9,11 +9,11 @@ import {
 import type { TranslationBundle } from '@jupyterlab/translation';
 
 import { lineOf } from '../answer';
-import { mountainIcon } from '../icon';
+import { batchIcon } from '../icon';
 import type { ISection } from '../section';
-import { BatchDialogBody } from './dialog';
+import { BatchDialogBody, type IBatchValues } from './dialog';
 import { BatchModel } from './model';
-import { BatchRequests, type IBatchRequest } from './requests';
+import { BatchRequests, type IBatchForm, type IBatchRequest } from './requests';
 import { batchSection } from './section';
 
 /** The command of the notebook's toolbar. */
@@ -41,8 +41,8 @@ export function addBatch(
   app.commands.addCommand(RUN_AS_BATCH_JOB, {
     label: trans.__('Run as Batch Job'),
     caption: trans.__('Run this notebook as a batch job, in an environment and on nodes of its own'),
-    icon: args => (args.toolbar ? mountainIcon : undefined),
-    describedBy: { args: { type: 'object', properties: { toolbar: { type: 'boolean' } } } },
+    icon: batchIcon,
+    describedBy: { args: { type: 'object', properties: {} } },
     isEnabled: () => current() !== undefined,
     execute: async () => {
       const context = current();
@@ -56,42 +56,57 @@ export function addBatch(
   return batchSection(model, trans, open);
 }
 
-/** Ask what to run it with, submit it, and say how to see it; a mistake is shown and asked about again. */
+/** Ask what to run it with, submit it, and say how to see it; after a mistake the form is as it was. */
 async function ask(
   model: BatchModel,
   trans: TranslationBundle,
   path: string,
   open: (path: string) => void
 ): Promise<void> {
-  let body: BatchDialogBody;
+  let form: IBatchForm;
   try {
-    body = new BatchDialogBody(path, await model.requests.form(path), trans);
+    form = await model.requests.form(path);
   } catch (error) {
     await showErrorMessage(trans.__('This notebook can’t run as a batch job'), lineOf(error));
     return;
   }
-  const { button, value } = await showDialog<IBatchRequest>({
-    title: trans.__('Run as batch job'),
-    body,
-    buttons: [Dialog.cancelButton(), Dialog.okButton({ label: trans.__('Submit') })]
-  });
-  if (!button.accept || value === null) {
-    return;
-  }
-  try {
-    const jobId = await model.submit(value);
-    Notification.success(trans.__('Job %1 is submitted: %2', jobId, value.output), {
-      autoClose: 10_000,
-      actions: [
-        {
-          label: trans.__('Open output'),
-          callback: () => {
-            open(value.output);
-          }
-        }
-      ]
+  let typed: IBatchValues | undefined;
+  let problem = '';
+  for (;;) {
+    const body = new BatchDialogBody(path, form, trans, typed, problem);
+    const { button, value } = await showDialog<IBatchRequest>({
+      title: trans.__('Run as batch job'),
+      body,
+      buttons: [Dialog.cancelButton(), Dialog.okButton({ label: trans.__('Submit') })]
     });
-  } catch (error) {
-    await showErrorMessage(trans.__('The job was not submitted'), lineOf(error));
+    if (!button.accept || value === null) {
+      return;
+    }
+    try {
+      sayItIsSubmitted(await model.submit(value), value.output, trans, open);
+      return;
+    } catch (error) {
+      typed = body.values;
+      problem = lineOf(error);
+    }
   }
+}
+
+function sayItIsSubmitted(
+  jobId: string,
+  output: string,
+  trans: TranslationBundle,
+  open: (path: string) => void
+): void {
+  Notification.success(trans.__('Job %1 is submitted: %2', jobId, output), {
+    autoClose: 10_000,
+    actions: [
+      {
+        label: trans.__('Open output'),
+        callback: () => {
+          open(output);
+        }
+      }
+    ]
+  });
 }

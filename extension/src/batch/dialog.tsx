@@ -5,10 +5,10 @@ import * as React from 'react';
 
 import type { IBatchForm, IBatchRequest, IParameter } from './requests';
 
-type Values = Record<string, string>;
-
-interface IState {
-  readonly parameters: Values;
+/** What is typed in the dialog, as it is typed. */
+export interface IBatchValues {
+  readonly parameters: Readonly<Record<string, string>>;
+  readonly scheduler: string;
   readonly edf: string;
   readonly nodes: string;
   readonly gpus: string;
@@ -19,18 +19,21 @@ interface IState {
   readonly resume: boolean;
 }
 
-/** What is typed for a notebook's batch job. */
+/** The form of a notebook's batch job; it begins with `typed`, and `problem` says what was wrong with that. */
 export class BatchDialogBody extends ReactWidget implements Dialog.IBodyWidget<IBatchRequest> {
   constructor(
     private readonly _path: string,
     private readonly _form: IBatchForm,
-    private readonly _trans: TranslationBundle
+    private readonly _trans: TranslationBundle,
+    typed?: IBatchValues,
+    private readonly _problem = ''
   ) {
     super();
     this.addClass('jp-Gipfel-batch-dialog');
     const folder = _path.includes('/') ? _path.slice(0, _path.lastIndexOf('/') + 1) : '';
-    this._state = {
+    this._values = typed ?? {
       parameters: {},
+      scheduler: _form.scheduler,
       edf: _form.edf,
       nodes: '1',
       gpus: '0',
@@ -42,51 +45,68 @@ export class BatchDialogBody extends ReactWidget implements Dialog.IBodyWidget<I
     };
   }
 
+  /** What is typed now, to begin another form with. */
+  get values(): IBatchValues {
+    return this._values;
+  }
+
   /** The request; values that are left empty keep the notebook's own. */
   getValue(): IBatchRequest {
-    const { parameters, edf, nodes, gpus, time, partition, account, output, resume } = this._state;
+    const { parameters, scheduler, edf, nodes, gpus, time, partition, account, output, resume } =
+      this._values;
     const given = Object.entries(parameters).filter(([, value]) => value !== '');
     const grid = given.filter(([, value]) => value.startsWith('*'));
+    // Fields that are not shown for this machine keep what was typed for Slurm.
+    const slurm = scheduler !== 'local';
     return {
       path: this._path,
       output,
       parameters: Object.fromEntries(given.filter(([, value]) => !value.startsWith('*'))),
       grid: Object.fromEntries(grid.map(([name, value]) => [name, value.slice(1).trim()])),
+      scheduler,
       edf,
-      nodes: Number(nodes) || 1,
+      nodes: slurm ? Number(nodes) || 1 : 1,
       gpus_per_node: Number(gpus) || 0,
       time: time.trim(),
-      partition: partition.trim(),
-      account: account.trim(),
+      partition: slurm ? partition.trim() : '',
+      account: slurm ? account.trim() : '',
       resume
     };
   }
 
   protected override render(): React.JSX.Element {
     return (
-      <BatchFields
-        form={this._form}
-        first={this._state}
-        trans={this._trans}
-        onChange={state => {
-          this._state = state;
-        }}
-      />
+      <>
+        {this._problem && (
+          // Not a notice of ours: the lab's dialog can't be submitted while anything in it is jp-mod-error.
+          <p className="jp-Gipfel-batch-problem" role="alert">
+            <span aria-hidden="true">✗</span> {this._problem}
+          </p>
+        )}
+        <BatchFields
+          form={this._form}
+          first={this._values}
+          trans={this._trans}
+          onChange={values => {
+            this._values = values;
+          }}
+        />
+      </>
     );
   }
 
-  private _state: IState;
+  private _values: IBatchValues;
 }
 
 function BatchFields(props: {
   form: IBatchForm;
-  first: IState;
+  first: IBatchValues;
   trans: TranslationBundle;
-  onChange: (state: IState) => void;
+  onChange: (values: IBatchValues) => void;
 }): React.JSX.Element {
   const { form, trans, onChange } = props;
   const [state, setState] = React.useState(props.first);
-  const change = (part: Partial<IState>): void => {
+  const change = (part: Partial<IBatchValues>): void => {
     const next = { ...state, ...part };
     setState(next);
     onChange(next);
@@ -106,9 +126,7 @@ function BatchFields(props: {
               }}
             />
           ))}
-          <p>
-            {trans.__('Empty: the value in the notebook. A star makes a grid of runs: * 0.1,0.01 or * 0..3')}
-          </p>
+          <p>{trans.__("Leave empty for the notebook's value. For a sweep: * 0.1,0.01 or * 0..3")}</p>
         </fieldset>
       )}
       <JobFields form={form} state={state} trans={trans} change={change} />
@@ -118,9 +136,9 @@ function BatchFields(props: {
 
 function JobFields(props: {
   form: IBatchForm;
-  state: IState;
+  state: IBatchValues;
   trans: TranslationBundle;
-  change: (part: Partial<IState>) => void;
+  change: (part: Partial<IBatchValues>) => void;
 }): React.JSX.Element {
   const { form, state, trans, change } = props;
   const text = (name: TextName, label: string, hint = ''): React.JSX.Element => (
@@ -128,9 +146,8 @@ function JobFields(props: {
   );
   return (
     <fieldset>
-      <legend>
-        {form.scheduler === 'local' ? trans.__('Job on this machine') : trans.__('Job on Slurm')}
-      </legend>
+      <legend>{trans.__('Job')}</legend>
+      <WhereField {...props} />
       {text('edf', trans.__('Environment (EDF)'), trans.__('none: the node itself'))}
       <datalist id="jp-Gipfel-edfs">
         {form.edfs.map(each => (
@@ -138,7 +155,7 @@ function JobFields(props: {
         ))}
       </datalist>
       {text('gpus', trans.__('GPUs per node'))}
-      {form.scheduler !== 'local' && (
+      {state.scheduler !== 'local' && (
         <>
           {text('nodes', trans.__('Nodes'))}
           {text('partition', trans.__('Partition'), trans.__("the cluster's"))}
@@ -146,7 +163,7 @@ function JobFields(props: {
         </>
       )}
       {text('time', trans.__('Time'), trans.__('the default; such as 01:30:00'))}
-      {text('output', trans.__('Executed notebook'))}
+      {text('output', trans.__('Save result as'))}
       <label className="jp-mod-check">
         <input
           type="checkbox"
@@ -162,6 +179,33 @@ function JobFields(props: {
   );
 }
 
+function WhereField(props: {
+  form: IBatchForm;
+  state: IBatchValues;
+  trans: TranslationBundle;
+  change: (part: Partial<IBatchValues>) => void;
+}): React.JSX.Element {
+  const { form, state, trans, change } = props;
+  return (
+    <label>
+      <span>{trans.__('Where')}</span>
+      <select
+        name="scheduler"
+        value={state.scheduler}
+        onChange={event => {
+          change({ scheduler: event.target.value });
+        }}
+      >
+        {form.schedulers.map(each => (
+          <option key={each} value={each}>
+            {each === 'local' ? trans.__('this machine') : trans.__('Slurm')}
+          </option>
+        ))}
+      </select>
+    </label>
+  );
+}
+
 type TextName = 'edf' | 'nodes' | 'gpus' | 'time' | 'partition' | 'account' | 'output';
 
 function TextField(props: {
@@ -169,7 +213,7 @@ function TextField(props: {
   label: string;
   hint: string;
   value: string;
-  change: (part: Partial<IState>) => void;
+  change: (part: Partial<IBatchValues>) => void;
 }): React.JSX.Element {
   const { name, label, hint, value, change } = props;
   return (

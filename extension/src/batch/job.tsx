@@ -50,7 +50,9 @@ function BatchTask(props: {
   const { output } = task;
   return (
     <li data-state={task.state}>
-      <Mark shape={SHAPES[task.state] ?? (task.ended ? '✗' : '◐')}>{task.state}</Mark>
+      <Mark shape={SHAPES[task.state] ?? (task.ended ? '✗' : '◐')}>
+        {task.state.toLowerCase().replaceAll('_', ' ')}
+      </Mark>
       <span>{wordsOf([task.node, cells, ...values, task.problem || (task.ended ? '' : task.reason)])}</span>
       {output !== null && (
         <ActButton

@@ -16,7 +16,9 @@ export interface IBatchForm {
   readonly parameters: readonly IParameter[];
   /** Whether nobody can read the notebook's language, so that any name may be right. */
   readonly open: boolean;
+  /** Where a job runs by default, and where it can run. */
   readonly scheduler: string;
+  readonly schedulers: readonly string[];
   readonly edf: string;
   readonly edfs: readonly string[];
   readonly output: string;
@@ -28,6 +30,7 @@ export interface IBatchRequest {
   readonly output: string;
   readonly parameters: Readonly<Record<string, string>>;
   readonly grid: Readonly<Record<string, string>>;
+  readonly scheduler: string;
   readonly edf: string;
   readonly nodes: number;
   readonly gpus_per_node: number;

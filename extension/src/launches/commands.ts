@@ -2,20 +2,36 @@ import type { JupyterFrontEnd } from '@jupyterlab/application';
 import type { ICommandPalette } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 
+import { mountainIcon } from '../icon';
 import type { ISection } from '../section';
 import { LaunchesModel } from './model';
 import { LaunchRequests } from './requests';
 import { launchesSection } from './section';
 
-const NEW_LAUNCH = 'gipfel:new-launch';
+/** The command that opens a notebook with a launch cell. */
+export const NEW_LAUNCH = 'gipfel:new-launch';
+
 const CELL = 'from gipfel_widgets import LaunchCell\n\nLaunchCell()';
+
+/** How often a cell is run that the lab drops, which it does while it connects to a new kernel. */
+const TRIES = 3;
+const PAUSE_MS = 2_000;
 
 /** What a new notebook's widget has, of whichever version of the lab. */
 interface INotebookWidget {
-  readonly context: { readonly ready: Promise<void> };
+  readonly context: {
+    readonly ready: Promise<void>;
+    readonly sessionContext: {
+      readonly ready: Promise<void>;
+      readonly session: { readonly kernel: { readonly info: Promise<unknown> } | null } | null;
+    };
+  };
   readonly content: {
     readonly activeCell: {
-      readonly model: { readonly sharedModel: { setSource(source: string): void } };
+      readonly model: {
+        readonly executionCount: number | null;
+        readonly sharedModel: { setSource(source: string): void };
+      };
     } | null;
   };
 }
@@ -41,14 +57,18 @@ export function addLaunches(
   });
   app.commands.addCommand(NEW_LAUNCH, {
     label: trans.__('New Launch'),
+    icon: mountainIcon,
     caption: trans.__('Open a notebook with a launch cell: training on many GPUs'),
     describedBy: { args: { type: 'object', properties: {} } },
     execute: async () => {
       const made = (await app.commands.execute('notebook:create-new', {
         kernelName: 'python3'
       })) as INotebookWidget | undefined;
-      await made?.context.ready;
-      made?.content.activeCell?.model.sharedModel.setSource(CELL);
+      if (made !== undefined) {
+        await made.context.ready;
+        made.content.activeCell?.model.sharedModel.setSource(CELL);
+        await runFirstCell(app, made);
+      }
     }
   });
   palette?.addItem({ command: NEW_LAUNCH, category: trans.__('Gipfel') });
@@ -58,4 +78,19 @@ export function addLaunches(
       void app.commands.execute(NEW_LAUNCH);
     }
   });
+}
+
+/** Run the only cell of a new notebook as soon as its kernel answers. */
+async function runFirstCell(app: JupyterFrontEnd, notebook: INotebookWidget): Promise<void> {
+  const { sessionContext } = notebook.context;
+  await sessionContext.ready;
+  await sessionContext.session?.kernel?.info;
+  const isRun = (): boolean => typeof notebook.content.activeCell?.model.executionCount === 'number';
+  for (let tries = 0; tries < TRIES && !isRun(); tries++) {
+    if (tries > 0) {
+      await new Promise(resolve => window.setTimeout(resolve, PAUSE_MS));
+    }
+    // It answers when the cell has run, and at once for a cell that was dropped.
+    await app.commands.execute('notebook:run-cell');
+  }
 }

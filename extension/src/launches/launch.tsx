@@ -88,7 +88,7 @@ function Actions(props: ILaunchProps): React.JSX.Element {
       {button(trans.__('Log'), toggle, open)}
       {!ended && button(trans.__('Stop'), () => void model.stop(launch.id))}
       {launch.notebook && button(trans.__('Open notebook'), openNotebook)}
-      {ended && button(trans.__('Again'), () => void model.again(launch.id))}
+      {ended && button(trans.__('Run again'), () => void model.again(launch.id))}
     </footer>
   );
 }

@@ -22,7 +22,7 @@ export function launchesSection(
     show: launch => <Launch launch={launch} model={model} trans={trans} actions={actions} />,
     footer: (
       <div className="jp-Gipfel-actions">
-        <button className="jp-mod-styled jp-mod-minimal" onClick={actions.newLaunch}>
+        <button className="jp-Gipfel-button" onClick={actions.newLaunch}>
           {trans.__('New launch …')}
         </button>
       </div>

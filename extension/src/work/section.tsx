@@ -30,7 +30,7 @@ export function workSection<T>(model: WorkModel<T>, trans: TranslationBundle, wo
     Summary: (): React.JSX.Element => (
       <UseSignal signal={model.changed}>
         {(): React.JSX.Element => (
-          <span role="status">{model.running > 0 ? trans._n('%1 runs', '%1 run', model.running) : ''}</span>
+          <span role="status">{model.running > 0 ? trans.__('%1 running', model.running) : ''}</span>
         )}
       </UseSignal>
     ),

@@ -1,0 +1,20 @@
+import type { JupyterFrontEnd } from '@jupyterlab/application';
+import type { IStateDB } from '@jupyterlab/statedb';
+
+const KEY = '@gipfel/extension:panel-was-shown';
+/** In a narrower window the panel would leave no room for anything else. */
+const NARROW_PX = 900;
+
+/** Show a side panel once to a user who has never seen it; from then on the lab's layout decides. */
+export async function showAtFirstVisit(
+  app: JupyterFrontEnd,
+  state: IStateDB | null,
+  id: string
+): Promise<void> {
+  await app.restored;
+  if (state === null || window.innerWidth < NARROW_PX || (await state.fetch(KEY)) !== undefined) {
+    return;
+  }
+  await state.save(KEY, true);
+  app.shell.activateById(id);
+}
