@@ -25,7 +25,7 @@ def gipfel(tmp_path, monkeypatch, capsys):
 
 
 def test_the_dialect_is_who_reads_the_edf(gipfel, tmp_path):
-    (tmp_path / "x.toml").write_text('mounts = ["/a"]\n')
+    (tmp_path / "x.toml").write_text('image = "debian:12"\nmounts = ["/a"]\n')
     assert gipfel("edf", "check", "x") == (0, f"{tmp_path}/x.toml: valid\n")
     status, written = gipfel("edf", "check", "x", "--dialect", "sarus", "--json")
     assert (status, json.loads(written)["diagnostics"][0]["code"]) == (1, "sarus-one-field")

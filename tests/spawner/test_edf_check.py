@@ -48,7 +48,6 @@ def test_a_cut_image(folder):
         ('image = "./x.toml"', "image", "no SquashFS"),
         ('image = "./empty"', "image", "empty folder"),
         ('image = "./pipe"', "image", "neither a file nor a folder"),
-        ('image = "ubuntu:24.04"', "image", "registry"),
         ('mounts = ["/tmp", "./none:/x"]', "mounts[1]", "No such file"),
         ('mounts = ["./x.toml:/x:sqsh"]', "mounts[0]", "no SquashFS"),
     ],
@@ -61,6 +60,18 @@ def test_what_is_not_here_is_one_line(folder, text, key, words):
     assert words in error.message
     assert error.fix
     assert "\n" not in str(error)
+
+
+def test_an_image_of_a_registry_is_a_warning_where_the_engine_pulls_it(folder):
+    (folder / "x.toml").write_text('image = "ubuntu:24.04"')
+    edf = load_edf("./x.toml", environment={}, directory=folder)
+    (warning,) = check_here(edf)
+    assert (warning.severity, warning.key) == ("warning", "image")
+    assert "pull it at start" in warning.message
+    (error,) = check_here(edf, pulls=False)
+    assert (error.severity, error.key) == ("error", "image")
+    checked = check_edf("./x.toml", environment={}, directory=folder, here=True)
+    assert checked.valid
 
 
 def test_a_folder_stands_for_its_files(folder):

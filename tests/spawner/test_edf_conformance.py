@@ -179,7 +179,7 @@ def test_a_form_that_is_none_is_diagnosed(place, text, code):
 
 
 def test_an_unbraced_variable_stays_and_is_told(place):
-    result = place.resolve('[env]\nA = "$HOME"')
+    result = place.resolve('image = "ubuntu"\n[env]\nA = "$HOME"')
     assert result.edf.env == {"A": "$HOME"}
     assert [(each.code, each.severity) for each in result.diagnostics] == [("unbraced-variable", "warning")]
 
@@ -202,17 +202,17 @@ def test_a_mount_is_split_when_expansion_is_understood(place):
 def test_one_field_is_both_sides_and_nothing_for_sarus(place):
     (mount,) = place.load('mounts = ["/data"]').mounts
     assert (mount.source, mount.destination) == ("/data", "/data")
-    (error,) = place.errors('mounts = ["/data"]', "sarus")
+    (error,) = place.errors('image = "ubuntu"\nmounts = ["/data"]', "sarus")
     assert error.code == "sarus-one-field"
 
 
 def test_an_entrypoint_that_nobody_mentions(place):
-    assert [place.resolve("", each).edf.entrypoint for each in ("ce", "sarus", "pyxis")] == [
+    assert [place.resolve('image = "ubuntu"', each).edf.entrypoint for each in ("ce", "sarus", "pyxis")] == [
         False,
         True,
         False,
     ]
-    assert not place.resolve("entrypoint = false", "sarus").edf.entrypoint
+    assert not place.resolve('image = "ubuntu"\nentrypoint = false', "sarus").edf.entrypoint
 
 
 @pytest.mark.parametrize("value", ["true", "1", "1.5", "[]", "1979-05-27"])

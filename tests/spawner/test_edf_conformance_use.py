@@ -136,13 +136,15 @@ def test_rendering_keeps_values_to_the_byte(place, name):
 
 
 def test_unknown_keys_are_told_with_the_nearest(place):
-    result = place.resolve('Image = "/x"\nmount = []\nenvironment = {}\nzzz = 1\n')
+    result = place.resolve('Image = "/x"\nmount = []\nenvironment = {}\nzzz = 1\nvolumes = []\n')
     assert result.edf
     fixes = {each.key: each.fix for each in result.diagnostics}
     assert "image" in fixes["Image"]
     assert "mounts" in fixes["mount"]
     assert "base_environment" in fixes["zzz"]
-    assert {each.code for each in result.diagnostics} == {"unknown-key"}
+    assert fixes["environment"] == "Did you mean env?"
+    assert fixes["volumes"] == "Did you mean mounts?"
+    assert {each.code for each in result.diagnostics} == {"unknown-key", "no-image"}
 
 
 def test_an_error_names_all_that_is_wrong(place):
@@ -164,11 +166,14 @@ def run(place, *arguments):
 
 
 def test_the_program_knows_dialects_origins_and_the_schema(place):
-    path = place.write('mounts = ["/a"]\n')
+    path = place.write('image = "ubuntu"\nmounts = ["/a"]\n')
     assert run(place, "check", "x").returncode == 0
     refused = run(place, "check", "--dialect", "sarus", "--json", "x")
     assert refused.returncode == 1
     assert json.loads(refused.stdout)["diagnostics"][0]["code"] == "sarus-one-field"
     assert run(place, "check", "--dialect", "docker", "x").returncode == 2
-    assert json.loads(run(place, "show", "--origin", "--json", "x").stdout)["origins"] == {"mounts[0]": path}
+    assert json.loads(run(place, "show", "--origin", "--json", "x").stdout)["origins"] == {
+        "image": path,
+        "mounts[0]": path,
+    }
     assert json.loads(run(place, "schema").stdout)["properties"]["mounts"]

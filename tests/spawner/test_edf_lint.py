@@ -18,12 +18,18 @@ from gipfel_cluster.edf.written import WrittenEdf, schema_text
 
 PAGE = Path(gipfel_cluster.edf.__file__).parent
 OFI = "[annotations.com.hooks.aws_ofi_nccl]\n"
+NET = '[env]\nNCCL_NET = "AWS Libfabric"\n'
 SSH = '[annotations.com.hooks.ssh]\nenabled = "true"\n'
 
 
 def found(text, dialect="ce"):
+    file = text[2:] if text.startswith("# x.") else "x.toml"
     result = resolve_text(
-        text, file="x.toml", environment={"HOME": "/home/me"}, directory=Path("/"), dialect=dialect
+        text,
+        file=file,
+        environment={"HOME": "/home/me", "PATH": "/bin"},
+        directory=Path("/"),
+        dialect=dialect,
     )
     return {each.code: each for each in result.diagnostics}
 
@@ -33,6 +39,12 @@ MISTAKES = [
     ("placeholder", "ce", 'image = "CHANGE_THIS"', 'image = "/changes/this.sqsh"'),
     ("placeholder", "ce", 'mounts = ["/scratch/<user>:/x"]', 'mounts = ["/scratch/user:/x"]'),
     ("placeholder", "ce", 'workdir = "/path/to/work"', 'workdir = "/my/path/tools"'),
+    ("placeholder", "ce", 'image = "/images/{arch}/x.sqsh"', 'image = "/images/${HOME}/x.sqsh"'),
+    ("placeholder", "ce", 'mounts = ["/users/{{user}}:/x"]', '[env]\nLOG = "{time} {level}"'),
+    ("placeholder", "ce", 'workdir = "/@ROOT@/x"', 'image = "me@registry.example#a/b"'),
+    ("placeholder", "ce", 'workdir = "/home/%USER%"', '[env]\nNCCL_DEBUG_FILE = "/tmp/nccl.%h.%p"'),
+    ("placeholder", "ce", 'workdir = "/users/USERNAME"', 'workdir = "/users/${USERNAME:-me}"'),
+    ("placeholder", "ce", 'workdir = "/your/path"', 'workdir = "/yours/path"'),
     ("secret", "ce", '[env]\nHF_TOKEN = "abc"', '[env]\nHF_TOKEN = "${HOME}"'),
     ("secret", "ce", '[env]\nX = "hf_abcdefghijklmnopqrstuvwxyz"', '[env]\nX = "hf_hub"'),
     ("secret", "ce", '[env]\nWANDB_API_KEY = "1"', '[env]\nTOKENIZERS_PARALLELISM = "1"\nMAX_TOKENS = "9"'),
@@ -44,19 +56,62 @@ MISTAKES = [
     ("hidden-kernel", "ce", 'mounts = ["/a:/proc"]', 'mounts = ["/a:/process", "/dev/shm:/dev/shm"]'),
     ("hidden-kernel", "ce", 'mounts = ["/a:/sys/class"]', 'mounts = ["/sys:/sys", "/a:/dev/fuse"]'),
     ("image-path", "ce", 'image = "x.sqsh"', 'image = "./x.sqsh"'),
+    ("image-path", "ce", 'image = "~/x.sqsh"', 'image = "$HOME/x.sqsh"'),
+    ("image-path", "ce", 'image = "file:///x.sqsh"', 'image = "<your>/x.sqsh"'),
+    ("no-image", "ce", 'workdir = "/tmp"', '[env]\nimage = "/x.sqsh"'),
+    ("no-image", "ce", 'image = ""', 'image = "${HOME}/x.sqsh"'),
+    ("image-name", "ce", 'image = "ubuntu:24.04 "', 'image = "$oauthtoken@nvcr.io#nvidia/pytorch:25.11-py3"'),
+    ("image-name", "ce", 'image = "alpine: *19"', 'image = "nvcr.io/nvidia/pytorch:25.11-py3"'),
+    ("image-name", "ce", 'image = "ubuntu@sha256:12"', f'image = "ubuntu@sha256:{"a" * 64}"'),
+    ("image-name", "ce", 'image = "https://nvcr.io/a/b"', 'image = "me@registry.example:5000#a/b"'),
+    ("image-name", "ce", 'image = "docker://ubuntu"', 'image = "CHANGE_ME"'),
+    ("image-name", "ce", 'image = "dockerd://mine:1"', 'image = "ubuntu\u200b"'),
+    ("image-name", "pyxis", 'image = "podman://mine:1"', 'image = "dockerd://mine:1"'),
+    ("invisible-character", "ce", 'image = "ubuntu\u200b:24.04"', '[env]\nA = "\u00a0"'),
+    ("key-in-table", "ce", '[env]\nimage = "/x.sqsh"', '[env]\nIMAGE = "/x.sqsh"'),
+    ("key-in-table", "ce", '[annotations]\nworkdir = "/x"', '[annotations]\nmine.workdirs = "/x"'),
+    ("key-in-table", "ce", OFI + 'enabled = "true"\nimage = "/x"', OFI + 'enabled = "true"'),
     ("musl", "ce", 'image = "python:3.12-alpine"', 'image = "alpines/python:3.12"'),
+    (
+        "musl",
+        "ce",
+        'image = "alpine:3.19"',
+        'image = "alpine:3.19"\nenv.ENROOT_SLURM_HOOK = "0"\nannotations.com.hooks.cxi.enabled = "false"',
+    ),
     ("musl", "ce", 'image = "alpine"', 'image = "debian:12"'),
     ("home-mount", "ce", 'mounts = ["${HOME}/:/x"]', 'mounts = ["${HOME}/data:/x"]'),
+    ("home-mount", "ce", 'mounts = ["/users"]\n' + SSH, 'mounts = ["/users"]'),
+    ("home-mount", "ce", 'mounts = ["/home:/home"]\n' + SSH, 'mounts = ["/home:/host"]\n' + SSH),
+    ("covered-mount", "ce", 'mounts = ["/a:/x/y", "/b:/x"]', 'mounts = ["/b:/x", "/a:/x/y"]'),
+    ("squashfs-file", "ce", 'mounts = ["/x.sqsh:/d"]', 'mounts = ["/x.sqsh:/d:sqsh", "/y.sqsh"]'),
+    ("conflicting-flags", "ce", 'mounts = ["/a:/b:ro+rw"]', 'mounts = ["/a:/b:ro+nosuid"]'),
+    ("mount-flag", "ce", 'mounts = ["/a:/b:readonly"]', 'mounts = ["/a:/b:ro+relatime+lazytime+nofail"]'),
+    ("mount-flag", "ce", 'mounts = ["/a:/b:size=1G"]', 'mounts = ["tmpfs:/b:x-create=dir+size=10G"]'),
     ("same-destination", "ce", 'mounts = ["/a:/x", "/b:/x/"]', 'mounts = ["/a:/x", "/a:/x", "/b:/y"]'),
+    ("hidden-system", "ce", 'mounts = ["/opt/etc://etc"]', 'mounts = ["/opt/etc:/opt//etc"]'),
     ("hidden-system", "ce", 'mounts = ["/opt/usr:/usr"]', 'mounts = ["/opt/usr:/usr/local"]'),
     ("hook-prefix", "ce", '[annotations.hooks.cxi]\nenabled = "true"', OFI + 'enabled = "true"'),
     ("hook-prefix", "ce", '[annotations.com.hooks]\ncom.hooks.cxi.enabled = "true"', ""),
     ("hook-name", "ce", '[annotations.com.hooks.cxl]\nenabled = "true"', OFI + 'variant = "cuda12"'),
     ("hook-name", "ce", '[annotations.com.hooks.cxi]\nenable = "true"', '[annotations.com.mine]\na = "1"'),
+    ("hook-prefix", "ce", '[annotations]\ncom.cxi.enabled = "true"', '[annotations]\ncom.cxi.mine = "true"'),
+    ("hook-prefix", "ce", '[annotations]\nCom.Hooks.cxi.enabled = "true"', '[annotations]\nCom.mine = "1"'),
+    ("hook-name", "ce", '[annotations]\ncom.hooks.nccl.enabled = "true"', ""),
+    ("hook-name", "ce", '[annotations]\ncom.hooks.unknown.enabled = "true"', ""),
+    ("hook-name", "ce", '[annotations]\ncom.pyxis.entrypoint-log = "true"', SSH),
+    ("hook-value", "ce", '[annotations]\ncom.pyxis.entrypoint_log = "1"', SSH),
+    ("hook-setting", "ce", '[annotations]\ncom.hooks.netstack.source = "Artifact"', SSH),
+    ("hook-setting", "ce", SSH + 'port = "abc"', SSH + 'port = "15263"'),
+    ("hook-setting", "ce", SSH + 'port = "99999"', '[annotations]\ncom.hooks.netstack.source = "host"'),
     ("hook-value", "ce", '[annotations.com.hooks.cxi]\nenabled = "True"', OFI + 'enabled = "false"'),
+    ("variant-without-hook", "ce", OFI + 'variant = "cuda12"', OFI + 'variant = "cuda12"\nenabled = "True"'),
     ("variant-without-hook", "ce", OFI + 'variant = "cuda12"', OFI + 'variant = "cuda12"\nenabled = "true"'),
     ("unknown-variant", "ce", OFI + 'variant = "cuda99"', OFI + 'variant = "cuda-dl"'),
-    ("forced-network", "ce", '[env]\nNCCL_NET = "AWS Libfabric"', '[env]\nNCCL_NET = "Socket"'),
+    ("forced-network", "ce", NET, '[env]\nNCCL_NET = "Socket"'),
+    ("forced-network", "ce", NET, NET + 'NCCL_NET_PLUGIN = "ofi"'),
+    ("forced-network", "ce", NET, NET + 'LD_LIBRARY_PATH = "/opt/aws-ofi-nccl/lib"'),
+    ("forced-network", "ce", NET, NET + 'B = "1"\n[annotations]\ncom.hooks.cxi.enabled = "false"'),
+    ("forced-network", "ce", NET, 'mounts = ["/opt/libnccl-net.so:/usr/lib/libnccl-net-ofi.so"]\n' + NET),
     ("hook-needs-writable", "ce", "writable = false\n" + SSH, "writable = true\n" + SSH),
     ("ssh-without-key", "ce", SSH + 'authorize_ssh_key = "key.pub"', SSH + 'authorize_ssh_key = "/k.pub"'),
     ("sarus-one-field", "sarus", 'mounts = ["/a"]', 'mounts = ["/a:/a"]'),
@@ -67,6 +122,23 @@ MISTAKES = [
     ("ce-only-hook", "sarus", SSH, OFI + 'enabled = "true"'),
     ("pyxis-annotations", "pyxis", OFI + 'enabled = "true"', ""),
     ("pyxis-unset", "pyxis", '[env]\nA = ""', '[env]\nA = "1"'),
+    (
+        "pyxis-host-path",
+        "pyxis",
+        'image = "a"\n[env]\nPATH = "${PATH}:/x"',
+        'image = "a"\n[env]\nA = "${PATH}"',
+    ),
+    ("sarus-no-image", "sarus", 'workdir = "/x"', 'image = "debian:12"'),
+    ("sarus-extension", "sarus", "# x.TOML", "# x.toml"),
+    ("sarus-characters", "sarus", '[env]\nA = "a;b"', '[env]\nA = "a,b"'),
+    ("sarus-characters", "sarus", "workdir = '/a\"b'", "workdir = '/a\\\"b'"),
+    (
+        "sarus-cxi",
+        "sarus",
+        OFI + 'enabled = "true"',
+        OFI + 'enabled = "true"\n[annotations.com.hooks.cxi]\nenabled = "true"',
+    ),
+    ("sarus-image", "sarus", 'image = "nvcr.io/${A:-b}"', 'image = "docker://debian:12"'),
     ("pyxis-separator", "pyxis", 'mounts = ["/a,b:/c"]', 'mounts = ["/a-b:/c"]'),
 ]
 
@@ -76,11 +148,11 @@ def test_a_rule_finds_its_mistake_and_nothing_else(code, dialect, wrong, right):
     diagnostic = found(wrong, dialect)[code]
     rule = next(each for each in RULES if each.code == code)
     assert diagnostic.severity == rule.severity
-    assert diagnostic.line
-    assert diagnostic.key
+    # What is said of a whole file has neither.
+    assert bool(diagnostic.line) == bool(diagnostic.key)
     assert diagnostic.fix
     assert ": " in diagnostic.message, "what it causes"
-    assert "{" not in diagnostic.message.replace("${", "")
+    assert "{" not in diagnostic.message.replace("${", "") or code == "placeholder"
     assert code not in found(right, dialect)
 
 
@@ -142,7 +214,7 @@ def test_the_schema_is_that_of_the_model():
             result = resolve_text(
                 text, file="x.toml", environment={"SCRATCH": "/scratch/me"}, directory=Path("/"), dialect="ce"
             )
-            assert {each.code for each in result.diagnostics} <= {"base", "sarus-only-devices"}
+            assert {each.code for each in result.diagnostics} <= {"base", "sarus-only-devices", "no-image"}
         assert "examples" in each or each["type"] == "boolean"
     paths = {key: each["x-path"] for key, each in schema["properties"].items() if "x-path" in each}
     assert paths == {

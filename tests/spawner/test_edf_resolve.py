@@ -143,7 +143,9 @@ def test_a_mount_is_split_before_its_variables_are_known(folder):
         ("/a:b", "mount-path"),
         ("/a:/b:ro:x", "mount"),
         ("/a:/b:sqsh+ro", "mount-flags"),
-        ("/a:/b:readonly", "mount-flags"),
+        ("/a:/b:ro+", "mount-flags"),
+        ("/a:/b:" + "+".join(map(str, range(40))), "mount-flags"),
+        ("/a:/" + "b" * 5000, "mount-path"),
         (":/b", "mount-path"),
     ],
 )

@@ -25,6 +25,10 @@ class Place:
     def check(self, name="x"):
         return check_edf(name, environment=self.environment, directory=self.folder)
 
+    def found(self, name="x"):
+        """What is said of an EDF, but for notes."""
+        return [each for each in self.check(name).diagnostics if each.severity != "note"]
+
     def load(self, name="x"):
         return load_edf(name, environment=self.environment, directory=self.folder)
 
@@ -125,7 +129,7 @@ def test_the_text_of_an_editor_has_the_steps_of_its_file(place):
 def test_a_file_that_no_shell_should_read_is_an_error(place, content, line, words):
     place.write("x.toml")
     file = place.write("x.setup", content)
-    (error,) = place.check().diagnostics
+    (error,) = place.found()
     assert (error.severity, error.code, error.file, error.line) == ("error", "setup", file, line)
     assert words in error.message
     assert error.fix
@@ -142,7 +146,7 @@ def test_what_is_no_file_is_an_error_and_does_not_wait(place, kind):
         os.mkfifo(path)
     else:
         path.symlink_to("nowhere" if kind == "link" else "x.setup")
-    (error,) = place.check().diagnostics
+    (error,) = place.found()
     assert (error.severity, error.code, error.file) == ("error", "setup", str(path))
 
 
@@ -150,22 +154,22 @@ def test_an_error_in_the_steps_of_a_base_is_one_of_the_edf(place):
     place.write("a.toml")
     file = place.write("a.setup", b"\0")
     place.write("x.toml", 'base_environment = "a"\n')
-    assert [(each.code, each.file) for each in place.check().diagnostics] == [("setup", file)]
+    assert [(each.code, each.file) for each in place.found()] == [("setup", file)]
 
 
 def test_a_file_that_others_may_change_is_a_warning(place):
     place.write("x.toml")
     path = place.folder / "x.setup"
     path.write_text("true\n")
-    assert not place.check().diagnostics
+    assert not place.found()
     for mode, folder in ((0o646, 0o755), (0o644, 0o777)):
         path.chmod(mode)
         place.folder.chmod(folder)
-        (warning,) = place.check().diagnostics
+        (warning,) = place.found()
         assert (warning.severity, warning.code, warning.file) == ("warning", "setup-writable", str(path))
         assert "as you" in warning.message
     place.folder.chmod(0o1777)
-    assert not place.check().diagnostics
+    assert not place.found()
     assert place.load().setup
 
 
@@ -173,7 +177,7 @@ def test_a_file_that_others_may_change_is_a_warning(place):
 def test_another_users_file_is_a_warning(place):
     place.write("x.toml")
     os.chown(place.write("x.setup", "true\n"), 12345, 12345)
-    (warning,) = place.check().diagnostics
+    (warning,) = place.found()
     assert (warning.severity, warning.code) == ("warning", "setup-owner")
     assert "12345" in warning.message
 
@@ -204,7 +208,7 @@ def test_roots_file_is_none_and_one_that_can_not_be_read_is_an_error(place):
 def test_line_ends_of_another_system_are_a_warning_with_its_line(place):
     place.write("x.toml")
     place.write("x.setup", "true\nsource a\r\ntrue\r\n")
-    (warning,) = place.check().diagnostics
+    (warning,) = place.found()
     assert (warning.severity, warning.code, warning.line) == ("warning", "setup-line-ends", 2)
 
 
@@ -213,7 +217,7 @@ def test_steps_without_an_edf_are_a_warning_of_their_folder(place):
     place.write("x.setup", "true\n")
     alone = place.write("y.setup", "true\n")
     x, y = place.all()
-    assert (x.edf is not None, x.diagnostics) == (True, ())
+    assert (x.edf is not None, [each.code for each in x.diagnostics]) == (True, ["no-image"])
     assert (y.file, y.edf, y.valid) == (alone, None, True)
     assert [(each.severity, each.code) for each in y.diagnostics] == [("warning", "setup-orphan")]
     assert as_json(y)["valid"]

@@ -67,8 +67,8 @@ def check(names: tuple[str, ...], *, here: bool, dialect: "Dialect", as_document
     for each in () if as_document else checked:
         for diagnostic in each.diagnostics:
             click.echo(str(diagnostic))
-        if each.edf:
-            click.echo(f"{each.file}: valid")
+        if verdict := each.verdict:
+            click.echo(verdict)
     if not checked:
         raise GipfelError(f"There is no .toml file in {', '.join(names)}.", "Give a file or a name.")
     return 0 if all(each.valid for each in checked) else 1
@@ -94,7 +94,7 @@ def show(name: str, *, origin: bool, dialect: "Dialect", as_document: bool) -> i
         click.echo(json.dumps(as_json(resolution, origin=origin)))
         return 0 if resolution.edf else 1
     if resolution.edf is None:
-        raise EdfError(resolution.diagnostics)
+        raise EdfError(resolution.diagnostics, resolution.file)
     click.echo("\n".join(show_edf(resolution, origin=origin)))
     return 0
 

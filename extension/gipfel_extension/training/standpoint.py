@@ -22,7 +22,7 @@ from gipfel_cluster.broker.messages import (
 )
 from gipfel_cluster.broker.surroundings import find_runtime, passed_on
 from gipfel_cluster.edf import Diagnostic, EdfError, check_edf, check_here, load_edf
-from gipfel_cluster.engines import engine_for
+from gipfel_cluster.engines import engine_for, engine_pulls
 from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.scheduler import LocalScheduler, Scheduler, SlurmPresence, SlurmScheduler, slurm_presence
 from gipfel_cluster.scheduler.broker import BrokerScheduler
@@ -159,8 +159,9 @@ class OnHost:
 
     def edf(self, name: str, engine: str, directory: Path) -> ChosenEdf:
         """Look it up as this user."""
-        edf = load_edf(name, environment=self._environment, directory=directory)
-        errors = tuple(each for each in check_here(edf) if each.severity == "error")
+        edf = load_edf(name, environment=self._environment, directory=directory, job_variables=True)
+        found = check_here(edf, pulls=engine_pulls(engine))
+        errors = tuple(each for each in found if each.severity == "error")
         if errors:
             raise EdfError(errors)
         engine_for(edf, engine)

@@ -3,7 +3,7 @@
 from pathlib import Path, PurePosixPath
 
 from ..edf import Diagnostic, Edf, EdfError, Mount, check_edf, check_here, load_edf
-from ..engines import ContainerRequest, Invocation, engine_for, engine_invocation
+from ..engines import ContainerRequest, Invocation, engine_for, engine_invocation, engine_pulls
 from ..job.left_out import left_out, remaining_variables
 from ..job.place import Place, place_in_container, place_on_host
 from ..job.spec import PYTHON
@@ -95,11 +95,13 @@ def usable_edf(name: str, surroundings: Surroundings, engine: str = "") -> Edf:
     GipfelError
         There is none, or it can't be used here.
     """
+    engine = engine or surroundings.engine
     edf = load_edf(name, environment=surroundings.host, directory=Path(surroundings.home))
-    errors = tuple(each for each in check_here(edf) if each.severity == "error")
+    found = check_here(edf, pulls=engine_pulls(engine))
+    errors = tuple(each for each in found if each.severity == "error")
     if errors:
         raise EdfError(errors)
-    engine_for(edf, engine or surroundings.engine)
+    engine_for(edf, engine)
     return edf
 
 

@@ -8,7 +8,7 @@ from .dialects import Dialect
 from .here import check_here, check_mount, unseen
 from .inherit import Bases
 from .lookup import find_edf
-from .model import Diagnostic, EdfError
+from .model import Diagnostic, EdfError, most_important
 from .resolve import Resolution, resolve
 from .setup import SUFFIX, orphans
 from .show import as_json, show_edf
@@ -27,7 +27,12 @@ def check_edf(
 ) -> Resolution:
     """Resolve an EDF, with ``here`` also against this machine; errors are in the result."""
     resolution = resolve(
-        name_or_path, environment=environment, directory=directory, dialect=dialect, bases=bases
+        name_or_path,
+        environment=environment,
+        directory=directory,
+        dialect=dialect,
+        bases=bases,
+        job_variables=True,
     )
     if resolution.edf is None or not here:
         return resolution
@@ -36,7 +41,7 @@ def check_edf(
     return Resolution(
         resolution.file,
         None if any(each.severity == "error" for each in found) else resolution.edf,
-        (*resolution.diagnostics, *found),
+        most_important((*resolution.diagnostics, *found), resolution.file),
         resolution.places,
         resolution.setup,
     )

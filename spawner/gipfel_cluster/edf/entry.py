@@ -13,6 +13,7 @@ class Source:
 
     def __init__(self, file: str, text: str) -> None:
         self.file = file
+        self.size = len(text)
         self._text = text
         self._lines: Lines | None = None
 
@@ -74,6 +75,14 @@ class Document:
     annotations: dict[str, Entry] = field(default_factory=dict)
     #: What stands beside the file.
     setup: tuple[Steps, ...] = ()
+    #: The file; None where several are merged.
+    source: Source | None = None
+
+    @property
+    def size(self) -> int:
+        """How many values there are."""
+        tables = (self.base, self.scalars, self.mounts, self.devices, self.env, self.annotations)
+        return sum(map(len, tables))
 
     def entries(self) -> Iterator[Entry]:
         """Every value, in no particular order."""

@@ -3,6 +3,9 @@
 import re
 from collections.abc import Callable
 
+from .limits import LONGEST
+from .model import shortened
+
 _TOKEN = re.compile(r"\$\$\{|\$\{(?P<body>[^}]*)\}|\$\{")
 _COLON = re.compile(r"\$?\$\{[^}]*\}|:")
 _BODY = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<fallback>:-(?P<value>.*))?", re.DOTALL)
@@ -19,7 +22,27 @@ class ExpansionError(Exception):
         super().__init__(message)
 
 
-def expand(text: str, lookup: Lookup) -> str:
+def never(name: str) -> None:
+    """Stand for no variable."""
+
+
+def undefined(name: str) -> ExpansionError:
+    """Say that a variable is not defined."""
+    name = shortened(name)
+    return ExpansionError(
+        "unknown-variable",
+        f"the variable {name} is not defined.",
+        f"Set {name}, or write ${{{name}:-}} if it may be empty.",
+    )
+
+
+def too_long() -> ExpansionError:
+    """Say that a value is too long once its variables are expanded."""
+    message = f"with its variables the value is longer than {LONGEST} characters."
+    return ExpansionError("too-long", message, "Use fewer variables.")
+
+
+def expand(text: str, lookup: Lookup, later: Lookup = never) -> str:
     """Replace every ``${VAR}`` by its value.
 
     Parameters
@@ -28,47 +51,53 @@ def expand(text: str, lookup: Lookup) -> str:
         A value as written in an EDF. A dollar sign without a brace stays as it is.
     lookup
         The value of a variable, or None where it isn't defined.
+    later
+        What stands for a variable without a default that will be defined later; None for any other.
 
     Raises
     ------
     ExpansionError
-        A variable isn't defined, a brace isn't closed, or the form is none of the three that EDFs have.
+        A variable isn't defined, a brace isn't closed, the form is none of the three that EDFs have, or what
+        comes out is longer than a process can be given.
     """
     if "${" not in text:
         return text
+    length = 0
 
     def replace(match: re.Match[str]) -> str:
+        nonlocal length
         if match[0] == "$${":
             return "${"
         if match["body"] is None:
             raise ExpansionError("unclosed-variable", "'${' is not closed by '}'.", "Write ${NAME}.")
-        return _value(match["body"], lookup)
+        value = _value(match["body"], lookup, later)
+        length += len(value)
+        if length > LONGEST:
+            raise too_long()
+        return value
 
     return _TOKEN.sub(replace, text)
 
 
-def _value(body: str, lookup: Lookup) -> str:
+def _value(body: str, lookup: Lookup, later: Lookup) -> str:
     match = _BODY.fullmatch(body)
     if match is None:
         raise ExpansionError(
-            "bad-variable", f"'${{{body}}}' is no variable.", "Write ${NAME} or ${NAME:-default}."
+            "bad-variable", f"'${{{shortened(body)}}}' is no variable.", "Write ${NAME} or ${NAME:-default}."
         )
     if "${" in (match["value"] or ""):
         raise ExpansionError(
             "nested-variable",
-            f"'${{{body}}}' has a variable inside another.",
+            f"'${{{shortened(body)}}}' has a variable inside another.",
             "Write them one after another.",
         )
     value = lookup(match["name"])
     if match["fallback"] is not None:
         return value or match["value"]
     if value is None:
-        name = match["name"]
-        raise ExpansionError(
-            "unknown-variable",
-            f"the variable {name} is not defined.",
-            f"Set {name}, or write ${{{name}:-}} if it may be empty.",
-        )
+        value = later(match["name"])
+    if value is None:
+        raise undefined(match["name"])
     return value
 
 
@@ -86,5 +115,5 @@ def split_fields(text: str) -> tuple[str, ...]:
 
 
 def unbraced_variables(text: str) -> tuple[str, ...]:
-    """List the names that are written ``$NAME``, which stays as it is because the braces are missing."""
-    return tuple(_UNBRACED.findall(text)) if "$" in text else ()
+    """List the names, each once, that are written ``$NAME``: without braces they stay as they are."""
+    return tuple(dict.fromkeys(_UNBRACED.findall(text))) if "$" in text else ()

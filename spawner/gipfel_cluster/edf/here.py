@@ -10,17 +10,22 @@ from .inside import is_inside
 from .model import Diagnostic, Edf, Mount, Severity
 from .reference import reference_problem
 
+#: A part of a path that is known in a job only.
+_LATER = "${SLURM_"
 
-def check_here(edf: Edf, *, machine: str = "") -> tuple[Diagnostic, ...]:
+
+def check_here(edf: Edf, *, pulls: bool = True, machine: str = "") -> tuple[Diagnostic, ...]:
     """See that the image is there, whole and for this machine, and every mount's source readable.
 
     Parameters
     ----------
+    pulls
+        Whether the engine fetches images from a registry; where it doesn't, such an image is an error.
     machine
         What ``uname -m`` says; by default it is asked.
     """
     checks = _Checks(edf)
-    checks.image(machine or os.uname().machine)
+    checks.image(machine or os.uname().machine, pulls=pulls)
     checks.mounts()
     checks.workdir()
     return tuple(checks.found)
@@ -47,8 +52,13 @@ def check_mount(mount: Mount) -> None:
     Raises
     ------
     GipfelError
-        It is not, or is to be mounted as a SquashFS and is none.
+        It is not, or is to be mounted as a SquashFS and is none, or names no file at all.
     """
+    if mount.is_special:
+        raise GipfelError(
+            f"The mount {mount} has no source: only the engines ce and pyxis make it.",
+            "Take it out, or choose one of these engines.",
+        )
     if "sqsh" in mount.flags:
         try:
             check_image(Path(mount.source))
@@ -90,10 +100,12 @@ class _Checks:
             Diagnostic(severity=severity, code=code, file=file, line=None, key=key, message=problem, fix=fix)
         )
 
-    def image(self, machine: str) -> None:
+    def image(self, machine: str, *, pulls: bool) -> None:
         path = self._edf.image_path
+        if _LATER in self._edf.image:
+            return
         if path is None:
-            self._reference()
+            self._reference(pulls=pulls)
         elif error := _problem(path):
             self.add("image", "image", error.problem, error.fix)
         elif (found := image_architecture(path)) and not can_run(machine, found):
@@ -104,7 +116,7 @@ class _Checks:
                 f"Import the image for {machine}.",
             )
 
-    def _reference(self) -> None:
+    def _reference(self, *, pulls: bool) -> None:
         image = self._edf.image
         if image and (problem := reference_problem(image)):
             self.add(
@@ -117,12 +129,17 @@ class _Checks:
             self.add(
                 "image",
                 "image",
-                f"The image {image!r} is in a registry, not on this machine.",
-                "Import it into a .sqsh file and give that file's path.",
+                f"The image {image!r} is in a registry, not on this machine"
+                + (": ce, pyxis, podman and apptainer pull it at start." if pulls else "."),
+                "Import it into a .sqsh file and give that file's path"
+                + (" to start without a download." if pulls else "."),
+                "warning" if pulls else "error",
             )
 
     def mounts(self) -> None:
         for position, mount in enumerate(self._edf.mounts):
+            if mount.is_special or _LATER in mount.source:
+                continue
             try:
                 check_mount(mount)
             except GipfelError as error:
@@ -132,12 +149,15 @@ class _Checks:
         path, workdir = self._edf.image_path, self._edf.workdir
         if path is None or not workdir or any(each.key == "image" for each in self.found):
             return
+        if _LATER in str(path) or _LATER in workdir:
+            return
         for mount in reversed(self._edf.mounts):
             inner = os.path.relpath(workdir, mount.destination)
             if inner.partition("/")[0] == "..":
                 continue
-            missing = "sqsh" not in mount.flags and not os.path.lexists(Path(mount.source) / inner)
-            self._warn_workdir(f"{mount.source} has no {inner}") if missing else None
+            is_bound = not mount.is_special and "sqsh" not in mount.flags
+            if is_bound and not os.path.lexists(Path(mount.source) / inner):
+                self._warn_workdir(f"{mount.source} has no {inner}")
             return
         if workdir != "/" and is_inside(path, workdir.strip("/")) is False:
             self._warn_workdir("no mount leads there, and the image has no such folder")

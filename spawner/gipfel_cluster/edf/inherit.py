@@ -1,17 +1,18 @@
 """``base_environment``: which files an EDF is made of, and their values merged."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from .bash import EXPANDERS
+from .dialects import Dialect
 from .entry import Document, Entry
-from .expand import ExpansionError, Lookup, expand
+from .expand import ExpansionError, Lookup, never
+from .limits import ALL_BYTES, FILES, LEVELS, STEPS_BYTES, VALUES
 from .lookup import read_edf_text
-from .model import Diagnostic, EdfError
+from .model import Diagnostic, EdfError, shortened
 from .parse import parse
 from .setup import read_steps
 
-LEVELS = 10
-FILES = 200
 Find = Callable[[str], Path]
 #: Files that were read as a base, with what is wrong with each.
 Bases = dict[Path, tuple[Document, list[Diagnostic]]]
@@ -27,13 +28,19 @@ class Chain:
     lookup
         The variables that names of bases may hold.
     bases
-        What was read before for another EDF, to which bases are added.
+        What was read before for another EDF of the same dialect, to which bases are added.
     """
 
-    def __init__(self, find: Find, lookup: Lookup, bases: Bases | None = None) -> None:
+    def __init__(
+        self, find: Find, lookup: Lookup, bases: Bases | None = None, *, dialect: Dialect = "ce"
+    ) -> None:
         self._find = find
         self._lookup = lookup
         self._bases = {} if bases is None else bases
+        self._dialect: Dialect = dialect
+        self._tried = 0
+        self._sizes = {"bytes": 0, "values": 0, "steps": 0}
+        #: The documents in the order in which they are merged; one may be there more than once.
         self.documents: list[Document] = []
         self.sources: list[str] = []
         self.diagnostics: list[Diagnostic] = []
@@ -49,59 +56,100 @@ class Chain:
 
     def read_text(self, text: str, path: Path) -> None:
         """Like `read`, for a file of which the text is known already."""
-        self._take(*_with_steps(text, path), path, ())
+        self._take(*self._parsed(text, path), path, ())
+
+    def _parsed(self, text: str, path: Path) -> tuple[Document, list[Diagnostic]]:
+        """Parse a file, and read the set-up steps that stand beside it."""
+        file = str(path)
+        document, diagnostics = parse(text, file, self._dialect)
+        if file.startswith("/"):
+            document.setup, found = read_steps(file)
+            diagnostics += found
+        return document, diagnostics
 
     def _take(
         self, document: Document, diagnostics: list[Diagnostic], path: Path, above: tuple[Path, ...]
     ) -> None:
-        self.diagnostics.extend(diagnostics)
+        is_new = str(path) not in self.sources
+        if is_new:
+            self.diagnostics.extend(diagnostics)
+            self._weigh(document, path)
         for entry in document.base:
             self._read_base(entry, (*above, path))
         self.documents.append(document)
-        if str(path) not in self.sources:
+        if is_new and str(path) not in self.sources:
             self.sources.append(str(path))
 
+    def _weigh(self, document: Document, path: Path) -> None:
+        """Add up what all files hold; the file that is one too many is named."""
+        for what, size, most, words in (
+            ("bytes", document.source.size if document.source else 0, ALL_BYTES, f"{ALL_BYTES >> 20} MiB"),
+            ("values", document.size, VALUES, f"{VALUES} values"),
+            ("steps", sum(len(each.text) for each in document.setup), STEPS_BYTES, "64 KiB of set-up steps"),
+        ):
+            before, self._sizes[what] = self._sizes[what], self._sizes[what] + size
+            if before <= most < self._sizes[what]:
+                self.diagnostics.append(
+                    Diagnostic(
+                        severity="error",
+                        code="too-large",
+                        file=str(path),
+                        line=None,
+                        key="",
+                        message=f"with this file the EDF and its bases hold more than {words}.",
+                        fix="Take values or bases out.",
+                    )
+                )
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the files hold more than an EDF may; what is beyond was not read."""
+        return any(
+            self._sizes[what] > most
+            for what, most in (("bytes", ALL_BYTES), ("values", VALUES), ("steps", STEPS_BYTES))
+        )
+
     def _read_base(self, entry: Entry, chain: tuple[Path, ...]) -> None:
+        self._tried += 1
+        if self.is_full or self._tried > FILES:
+            if self._tried == FILES + 1:
+                self._refuse(entry, "files", f"more than {FILES} bases in all.", "List each base once.")
+            return
         try:
-            base = self._find(expand(entry.text, self._lookup))
+            name = EXPANDERS[self._dialect](entry.text, self._lookup, never)
+            if not name and len(entry.path) == 1:
+                # The default, written by a variable that is empty: no base.
+                return
+            base = self._find(name)
         except ExpansionError as error:
-            self.diagnostics.append(entry.diagnostic(error.code, error.message, error.fix))
+            self._refuse(entry, error.code, error.message, error.fix)
             return
         except EdfError as error:
             what = error.diagnostics[0]
-            message = f"the base {what.file!r} can't be used: {what.message}"
-            self.diagnostics.append(entry.diagnostic("base", message, what.fix))
+            message = f"the base {shortened(what.file)!r} can't be used: {what.message}"
+            self._refuse(entry, "base", message, what.fix)
             return
+        # Sarus counts the EDF itself.
+        levels = LEVELS - (self._dialect == "sarus")
         if _leads_back(base, chain):
             message = f"the bases lead back to themselves: {_shown(chain, base)}."
-            self.diagnostics.append(entry.diagnostic("cycle", message, "Take one out."))
-        elif len(self.documents) >= FILES:
-            self.diagnostics.append(
-                entry.diagnostic("files", f"more than {FILES} bases in all.", "List each base once.")
-            )
-        elif len(chain) > LEVELS:
-            message = f"more than {LEVELS} levels of bases: {_shown(chain, base)}."
-            self.diagnostics.append(entry.diagnostic("levels", message, "Merge some."))
+            self._refuse(entry, "cycle", message, "Take one out.")
+        elif len(chain) > levels:
+            message = f"more than {levels} levels of bases: {_shown(chain, base)}."
+            self._refuse(entry, "levels", message, "Merge some.")
         else:
             self._take_base(base, chain)
+
+    def _refuse(self, entry: Entry, code: str, message: str, fix: str) -> None:
+        self.diagnostics.append(entry.diagnostic(code, message, fix))
 
     def _take_base(self, path: Path, chain: tuple[Path, ...]) -> None:
         if path not in self._bases:
             try:
-                self._bases[path] = _with_steps(read_edf_text(path), path)
+                self._bases[path] = self._parsed(read_edf_text(path), path)
             except EdfError as error:
                 self._bases[path] = (Document(), list(error.diagnostics))
         self._take(*self._bases[path], path, chain)
-
-
-def _with_steps(text: str, path: Path) -> tuple[Document, list[Diagnostic]]:
-    """Parse a file, and read the set-up steps that stand beside it."""
-    file = str(path)
-    document, diagnostics = parse(text, file)
-    if file.startswith("/"):
-        document.setup, found = read_steps(file)
-        diagnostics += found
-    return document, diagnostics
 
 
 def _leads_back(base: Path, chain: tuple[Path, ...]) -> bool:
@@ -113,14 +161,34 @@ def _shown(chain: tuple[Path, ...], base: Path) -> str:
     return " -> ".join(str(each) for each in (*chain, base))
 
 
-def merge(documents: list[Document]) -> Document:
-    """One document of several: later values win, mounts, devices and set-up steps are appended."""
+def merge(documents: Sequence[Document]) -> Document:
+    """One document of several: later values win, mounts, devices and set-up steps are appended.
+
+    One that is there more than once is read once: what it appends stands where it came first, and its values
+    win where it came last.
+    """
     merged = Document()
-    for document in documents:
-        merged.scalars.update(document.scalars)
-        merged.env.update(document.env)
-        merged.annotations.update(document.annotations)
+    for document in _once(documents):
+        # Later values keep the place of the first.
+        for table, more in _tables(merged, document):
+            for name, entry in more.items():
+                table.setdefault(name, entry)
         merged.mounts += document.mounts
         merged.devices += document.devices
         merged.setup += tuple(each for each in document.setup if each not in merged.setup)
+    for document in reversed(_once(documents[::-1])):
+        for table, more in _tables(merged, document):
+            table.update(more)
     return merged
+
+
+def _once(documents: Sequence[Document]) -> list[Document]:
+    return list({id(each): each for each in documents}.values())
+
+
+def _tables(first: Document, second: Document) -> tuple[tuple[dict[str, Entry], dict[str, Entry]], ...]:
+    return (
+        (first.scalars, second.scalars),
+        (first.env, second.env),
+        (first.annotations, second.annotations),
+    )

@@ -7,6 +7,8 @@ import bisect
 import re
 import tomllib
 
+from .limits import PARTS
+
 _BLANK = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)*")
 #: One part of a key.
 KEY = r"""[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'"""
@@ -58,6 +60,9 @@ class Lines:
             position = self._skip(position)
 
     def _note(self, path: Path, position: int) -> None:
+        if len(path) > PARTS:
+            # Nothing is said about what is deeper, and a long path for each of many values takes gigabytes.
+            return
         self._found.setdefault(path, bisect.bisect_left(self._breaks, position) + 1)
 
     def _skip(self, position: int) -> int:

@@ -5,9 +5,8 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+from .limits import FILE_BYTES
 from .model import Diagnostic, EdfError
-
-_TOO_LARGE = 1 << 20  # bytes; an EDF is a page of text
 
 
 def search_path(environment: Mapping[str, str]) -> tuple[Path, ...]:
@@ -52,15 +51,37 @@ def find_edf(name_or_path: str, *, environment: Mapping[str, str], directory: Pa
     tried = [folder / file for folder in search_path(environment)]
     if file == name_or_path:
         tried.insert(0, directory / file)
-    for candidate in tried:
-        if os.path.lexists(candidate):
+    present = [candidate for candidate in tried if os.path.lexists(candidate)]
+    for candidate in present:
+        # A link that leads nowhere or a folder does not hide an EDF further on.
+        if os.path.exists(candidate) and not os.path.isdir(candidate):  # noqa: PTH110, PTH112 - as fast
             return candidate
+    if present:
+        return present[0]
     places = ", ".join(str(each) for each in tried) or "nothing, since neither EDF_PATH nor HOME is set"
+    closed = [str(folder) for folder in search_path(environment) if _is_closed(folder / file)]
+    if closed:
+        raise _not_found(
+            name_or_path,
+            f"{', '.join(closed)} can't be read: Permission denied. Looked for {places}.",
+            "Ask its owner for permission, or set EDF_PATH to folders that you may read.",
+        )
     raise _not_found(
         name_or_path,
         f"there is no EDF of this name; looked for {places}.",
         "Set EDF_PATH, or give a path that begins with '/' or './'.",
     )
+
+
+def _is_closed(path: Path) -> bool:
+    """Whether nobody but its owner can say if a file is there."""
+    try:
+        path.lstat()
+    except PermissionError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return False
 
 
 def read_edf_text(path: Path) -> str:
@@ -78,14 +99,14 @@ def read_edf_text(path: Path) -> str:
             kind = os.fstat(file.fileno()).st_mode
             if not stat.S_ISREG(kind):
                 raise _unreadable(path, "is no regular file.")
-            content = file.read(_TOO_LARGE + 1)
+            content = file.read(FILE_BYTES + 1)
     except IsADirectoryError as error:
         raise _unreadable(path, "is a folder.") from error
     except UnicodeEncodeError as error:
         raise _unreadable(path, "has a name that is no UTF-8 text.") from error
     except OSError as error:
         raise _unreadable(path, f"can't be read: {error.strerror}.") from error
-    if len(content) > _TOO_LARGE:
+    if len(content) > FILE_BYTES:
         raise _unreadable(path, "is larger than 1 MiB.")
     try:
         return content.decode()

@@ -6,11 +6,25 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from ..model import Frozen, GipfelError, one_line
+from .limits import DIAGNOSTICS, PATH_BYTES
 
-Severity = Literal["error", "warning"]
+#: A note says what follows from an EDF that is right as it is.
+Severity = Literal["error", "warning", "note"]
+
+_LONGEST = {"key": 200, "message": 2000, "fix": 400}
+_QUOTED = 120
+#: Sources that name no file: the Container Engine and Pyxis mount or unmount there.
+SPECIAL_SOURCES = frozenset(("tmpfs", "umount"))
+
+
+def shortened(text: str, most: int = _QUOTED) -> str:
+    """Return a text with its middle left out where it is too long to be read in a message."""
+    if len(text) <= most:
+        return text
+    return f"{text[: most * 2 // 3]}…{text[-most // 3 :]}"
 
 
 class Mount(Frozen):
@@ -19,6 +33,11 @@ class Mount(Frozen):
     source: str
     destination: str
     flags: tuple[str, ...] = ()
+
+    @property
+    def is_special(self) -> bool:
+        """Whether there is no source to bind: ``tmpfs`` or ``umount``."""
+        return self.source in SPECIAL_SOURCES
 
     def __str__(self) -> str:
         flags = f":{'+'.join(self.flags)}" if self.flags else ""
@@ -70,7 +89,8 @@ class Edf(Frozen):
 class Diagnostic(Frozen):
     """One thing about an EDF that a person should know, as one line.
 
-    The message says what is wrong and what that causes; an error always causes that the EDF isn't used.
+    The message says what is wrong and what that causes; an error always causes that the EDF isn't used. Texts
+    that are too long to be read are shortened.
     """
 
     severity: Severity
@@ -83,8 +103,9 @@ class Diagnostic(Frozen):
 
     @field_validator("file", "key", "message", "fix", mode="before")
     @classmethod
-    def _readable(cls, text: str) -> str:
-        """A file's name or a variable may hold bytes that are no UTF-8, which no JSON could carry."""
+    def _readable(cls, text: str, info: ValidationInfo) -> str:
+        """Replace bytes that are no UTF-8, which no JSON could carry, and leave out what is too long."""
+        text = shortened(text, _LONGEST.get(info.field_name or "", PATH_BYTES))
         return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
     @property
@@ -97,12 +118,42 @@ class Diagnostic(Frozen):
         return one_line(f"{self.where}: {self.severity}: {self.message} {self.fix}")
 
 
-class EdfError(GipfelError):
-    """An EDF that can't be used; the first error is the message, all are in `diagnostics`."""
+def most_important(diagnostics: Iterable[Diagnostic], file: str) -> tuple[Diagnostic, ...]:
+    """Return each diagnostic once, at most a hundred, errors first to stay; a last one counts the others."""
+    found = tuple(dict.fromkeys(diagnostics))
+    if len(found) <= DIAGNOSTICS:
+        return found
+    rank = {"error": 0, "warning": 1, "note": 2}
+    order = sorted(range(len(found)), key=lambda index: (rank[found[index].severity], index))
+    kept = [found[index] for index in sorted(order[:DIAGNOSTICS])]
+    left = [found[index] for index in order[DIAGNOSTICS:]]
+    errors = sum(each.severity == "error" for each in left)
+    what = "errors" if errors == len(left) else f"diagnostics, {errors} of them errors,"
+    more = Diagnostic(
+        severity=left[0].severity,
+        code="more",
+        file=file,
+        line=None,
+        key="",
+        message=f"{len(left)} more {what} are not listed.",
+        fix="Put right what is listed, and check again.",
+    )
+    return (*kept, more)
 
-    def __init__(self, diagnostics: Iterable[Diagnostic]) -> None:
+
+class EdfError(GipfelError):
+    """An EDF that can't be used; the first error is the message, all are in `diagnostics`.
+
+    Parameters
+    ----------
+    file
+        The EDF that was asked for, which is named too where the error is in one of its bases.
+    """
+
+    def __init__(self, diagnostics: Iterable[Diagnostic], file: str = "") -> None:
         self.diagnostics = tuple(diagnostics)
         errors = [each for each in self.diagnostics if each.severity == "error"]
         first = errors[0]
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-        super().__init__(f"{first.where}: {first.message}{more}", first.fix)
+        asked = f"{file} can't be used: " if file and file != first.file else ""
+        super().__init__(f"{asked}{first.where}: {first.message}{more}", first.fix)

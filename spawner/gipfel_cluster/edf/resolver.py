@@ -5,26 +5,47 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from .bash import EXPANDERS
 from .dialects import ENTRYPOINT, Dialect
 from .entry import Document, Entry
-from .expand import ExpansionError, Lookup, expand, split_fields
+from .expand import ExpansionError, Lookup, split_fields
+from .limits import ALL_CHARACTERS, PATH_BYTES, weight
 from .model import Diagnostic, Edf, Mount
-from .mounts import mount_of
+from .mounts import mount_of, not_absolute
 from .variables import Variables
 
 _BREAK = re.compile("[\n\r\0]")
+_OF_JOB = "SLURM_"
 
 
 class Resolver:
-    """Expands every value and collects what is wrong with them and where they came from."""
+    """Expands every value and collects what is wrong with them and where they came from.
+
+    Parameters
+    ----------
+    job_variables
+        Leave Slurm's variables as they are written outside of a job, which alone has them.
+    """
 
     def __init__(
-        self, document: Document, environment: Mapping[str, str], directory: Path, dialect: Dialect
+        self,
+        document: Document,
+        environment: Mapping[str, str],
+        directory: Path,
+        dialect: Dialect,
+        *,
+        job_variables: bool = False,
     ) -> None:
         self._document = document
         self._host = environment
         self._directory = directory
         self._dialect: Dialect = dialect
+        self._defers = job_variables and f"{_OF_JOB}JOB_ID" not in environment
+        self._deferred: list[str] = []
+        self._expanded = EXPANDERS[dialect]
+        self._room = ALL_CHARACTERS
+        #: Keys of which the value could not be made.
+        self.failed: set[str] = set()
         self.diagnostics: list[Diagnostic] = []
         #: What each value is made of; ``mounts[0]`` is the first of the resolved ones.
         self.places: dict[str, Entry] = {}
@@ -53,22 +74,54 @@ class Resolver:
         )
 
     def _refuse(self, entry: Entry, code: str, message: str, fix: str) -> None:
+        self.failed.add(entry.key)
         self.diagnostics.append(entry.diagnostic(code, message, fix))
 
     def _expand(self, entry: Entry, lookup: Lookup, text: str | None = None) -> str:
         try:
-            value = expand(entry.text if text is None else text, lookup)
+            value = self._expanded(entry.text if text is None else text, lookup, self._later)
         except ExpansionError as error:
             message = error.message
             if error.code == "unknown-variable":
                 message += _where(lookup)
             self._refuse(entry, error.code, message, error.fix)
             return ""
+        if self._deferred:
+            self._tell_deferred(entry)
         if isinstance(lookup, Variables) and lookup.image_only:
             self._tell_image_only(entry, lookup)
         return self._clean(entry, value)
 
+    def _later(self, name: str) -> str | None:
+        """Leave a variable as it is written that only the job has."""
+        if not self._defers or not name.startswith(_OF_JOB):
+            return None
+        self._deferred.append(name)
+        return f"${{{name}}}"
+
+    def _tell_deferred(self, entry: Entry) -> None:
+        names = ", ".join(dict.fromkeys(self._deferred))
+        self._deferred.clear()
+        self.diagnostics.append(
+            entry.diagnostic(
+                "job-variable",
+                f"only a job has {names}, so this value is known when the job runs.",
+                "Check it again in a job, or give a default: ${NAME:-default}.",
+                severity="note",
+            )
+        )
+
+    def _has_room(self, entry: Entry, text: str) -> bool:
+        """Count characters; the value that is one too many is refused."""
+        before, self._room = self._room, self._room - weight(text)
+        if before >= 0 > self._room:
+            message = f"with this value the EDF holds more than {ALL_CHARACTERS >> 10} KiB."
+            self._refuse(entry, "too-large", message, "Shorten its values, or take some out.")
+        return self._room >= 0
+
     def _clean(self, entry: Entry, value: str) -> str:
+        if not self._has_room(entry, value):
+            return ""
         if _BREAK.search(value):
             self._refuse(entry, "line-break", "the value holds a line break or NUL.", "Write it on one line.")
             return ""
@@ -96,7 +149,7 @@ class Resolver:
         """Make a path that begins with a dot absolute and leave any other as it is."""
         if path.partition("/")[0] not in {".", ".."}:
             return path
-        return self._clean(entry, os.path.normpath(self._directory / path))
+        return self._clean(entry, os.path.normpath(self._directory / path[: 2 * PATH_BYTES]))
 
     def _flag(self, key: str, *, default: bool) -> bool:
         entry = self._document.scalars.get(key)
@@ -110,7 +163,14 @@ class Resolver:
         if entry is None:
             return ""
         self.places["image"] = entry
-        return self._path(entry, self._expand(entry, self._host.get))
+        if self._dialect == "sarus":
+            return self._clean(entry, entry.text)
+        image = self._path(entry, self._expand(entry, self._host.get))
+        if len(image) > PATH_BYTES:
+            message = f"the image's name is longer than {PATH_BYTES} characters."
+            self._refuse(entry, "too-long", message, "No system has such a path.")
+            return ""
+        return image
 
     def _workdir(self, lookup: Lookup) -> str:
         entry = self._document.scalars.get("workdir")
@@ -118,13 +178,20 @@ class Resolver:
             return ""
         self.places["workdir"] = entry
         workdir = self._path(entry, self._expand(entry, lookup))
-        if workdir and not workdir.startswith("/"):
-            self._refuse(entry, "relative-path", f"{workdir!r} is no absolute path.", "Begin it with '/'.")
+        if workdir and not workdir.startswith(("/", f"${{{_OF_JOB}")):
+            self._refuse(entry, "relative-path", *not_absolute("the working folder", workdir))
+        elif len(workdir) > PATH_BYTES:
+            message = f"the path is longer than {PATH_BYTES} characters."
+            self._refuse(entry, "too-long", message, "No system has such a path.")
         return workdir
 
     def _table(self, key: str, entries: Mapping[str, Entry], lookup: Lookup) -> dict[str, str]:
         self.places.update((f"{key}.{name}", entry) for name, entry in entries.items())
-        return {name: self._expand(entry, lookup) for name, entry in entries.items()}
+        return {
+            name: self._expand(entry, lookup)
+            for name, entry in entries.items()
+            if self._has_room(entry, name)
+        }
 
     def _devices(self, lookup: Lookup) -> tuple[str, ...]:
         unique: dict[str, Entry] = {}
@@ -144,11 +211,16 @@ class Resolver:
 
     def _mount(self, entry: Entry, lookup: Lookup) -> Mount | None:
         errors = len(self.diagnostics)
-        fields = [self._expand(entry, lookup, field) for field in split_fields(entry.text)]
-        fields[0] = self._path(entry, fields[0])
-        if any(each.severity == "error" for each in self.diagnostics[errors:]):
-            return None
-        return mount_of(fields, lambda code, message, fix: self._refuse(entry, code, message, fix))
+        fields = []
+        for position, field in enumerate(split_fields(entry.text)):
+            value = self._expand(entry, lookup, field)
+            fields.append(self._path(entry, value) if position < 2 else value)
+            if any(each.severity == "error" for each in self.diagnostics[errors:]):
+                # Of one value one error is enough.
+                return None
+        return mount_of(
+            fields, lambda code, message, fix: self._refuse(entry, code, message, fix), self._dialect
+        )
 
 
 def _where(lookup: Lookup) -> str:

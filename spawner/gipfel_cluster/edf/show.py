@@ -46,9 +46,11 @@ def show_edf(resolution: Resolution, *, origin: bool = False) -> list[str]:
     lines = []
     origins = resolution.origins if origin else {}
     for shown, key, value in rows:
-        text = str(value).lower() if isinstance(value, bool) else str(value)
+        text = f"= {str(value).lower() if isinstance(value, bool) else value}"
+        if key.startswith("env.") and not value:
+            text = "is unset"
         source = f"    # {origins.get(key, 'default')}" if origin else ""
-        lines.append(_plain(f"{shown} = {text}{source}"))
+        lines.append(_plain(f"{shown} {text}{source}"))
     return [*lines, *_shown_steps(resolution, origin=origin)]
 
 

@@ -5,7 +5,9 @@ import re
 from .lines import KEY, Lines
 from .model import Diagnostic
 
-_PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
+_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+#: What word processors and web pages make of quotes.
+_CURLY = re.compile("[\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb]")
 #: What the parser's message holds, and what to do about it.
 _FIXES = (
     (
@@ -29,11 +31,12 @@ _OTHERWISE = "Strings need quotes, and a table may be declared once."
 
 def syntax_error(error: Exception, text: str, file: str) -> Diagnostic:
     """Say where a file stops being TOML, and in which key as far as that is known; nothing in it is used."""
-    message, line = str(error), None
+    message, line, fix = str(error), None, _OTHERWISE
     if match := _PLACE.search(message):
         message = message[: match.start()]
         line = int(match[1]) if match[1] else text.rstrip("\r\n").count("\n") + 1
-    fix = next((each for pattern, each in _FIXES if pattern.search(message)), _OTHERWISE)
+        on_line = text.replace("\r\n", "\n").split("\n")[line - 1] if match[1] else ""
+        fix = _fix(message, on_line, int(match[2] or 1) - 1)
     if isinstance(error, RecursionError):
         message, fix = "values are nested too deeply", "No key of an EDF is nested more than twice."
     elif text.startswith("\ufeff"):
@@ -47,6 +50,16 @@ def syntax_error(error: Exception, text: str, file: str) -> Diagnostic:
         message=f"this is no TOML, so nothing in the file is used: {message}.",
         fix=fix,
     )
+
+
+def _fix(message: str, line: str, position: int) -> str:
+    """What to do about it, by what the parser says and by what stands where it stopped."""
+    unclosed = message.startswith("Illegal character") and _CURLY.search(line)
+    if _CURLY.match(line, position) or unclosed:
+        return "Replace the curly quotes by straight ones, \" or '."
+    if line[position:].startswith(",") and message.startswith("Expected newline"):
+        return "Take the comma out: keys are separated by line breaks alone."
+    return next((each for pattern, each in _FIXES if pattern.search(message)), _OTHERWISE)
 
 
 def _nearest(text: str, number: int, message: str) -> str:

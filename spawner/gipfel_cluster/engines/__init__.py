@@ -10,6 +10,7 @@ if TYPE_CHECKING:
         engine_missing,
         engine_names,
         engine_names_here,
+        engine_pulls,
         engine_to_show,
     )
     from .protocol import ContainerRequest, Engine, Invocation
@@ -24,6 +25,7 @@ __all__ = [
     "engine_missing",
     "engine_names",
     "engine_names_here",
+    "engine_pulls",
     "engine_to_show",
 ]
 

@@ -97,6 +97,17 @@ def engine_to_show(edf: Edf, preferred: str = "") -> Engine:
     return engine_for(edf, preferred)
 
 
+def engine_pulls(preferred: str = "") -> bool:
+    """Return whether an engine fetches images from a registry; an installed one is asked when it runs.
+
+    Parameters
+    ----------
+    preferred
+        As for `engine_for`.
+    """
+    return (preferred or Bubblewrap.name) not in {Bubblewrap.name, Host.name}
+
+
 def engine_invocation(
     request: ContainerRequest, engine: Engine, *, python: str | Sequence[str], runtime: Runtime | None = None
 ) -> Invocation:

@@ -14,7 +14,7 @@ from typing import Any
 from ..broker.beside import broker_beside
 from ..broker.surroundings import Surroundings
 from ..edf import Edf, EdfError, Mount, check_here, load_edf
-from ..engines import ContainerRequest, engine_for, engine_invocation
+from ..engines import ContainerRequest, engine_for, engine_invocation, engine_pulls
 from ..engines.ce import ContainerEngine
 from ..environment import BINDING
 from ..model import GipfelError
@@ -79,7 +79,8 @@ class JobRunner:
             return None
         directory = Path(self.spec.directory or self.home)
         edf = load_edf(self.spec.edf, environment=self.environment, directory=directory)
-        errors = tuple(each for each in check_here(edf) if each.severity == "error")
+        found = check_here(edf, pulls=engine_pulls(self.spec.engine))
+        errors = tuple(each for each in found if each.severity == "error")
         if errors:
             raise EdfError(errors)
         return edf

@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 
 from ..broker.surroundings import find_runtime, hides_an_image
 from ..edf import Edf, EdfError, Mount, check_here, load_edf
-from ..engines import ContainerRequest, Invocation, engine_for, engine_invocation
+from ..engines import ContainerRequest, Invocation, engine_for, engine_invocation, engine_pulls
 from ..environment import BINDING
 from ..job.place import place_in_container, place_on_host
 from ..model import GipfelError
@@ -30,7 +30,8 @@ def step_edf(plan: StepPlan, environment: Mapping[str, str]) -> Edf:
     if not name:
         return Edf(name="", path=None)
     edf = load_edf(name, environment=environment, directory=Path(plan.setting.home))
-    errors = tuple(each for each in check_here(edf) if each.severity == "error")
+    found = check_here(edf, pulls=engine_pulls(plan.setting.engine))
+    errors = tuple(each for each in found if each.severity == "error")
     if errors:
         raise EdfError(errors)
     kept = {name: value for name, value in edf.annotations.items() if not name.startswith(_SSH)}

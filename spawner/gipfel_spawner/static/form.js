@@ -35,10 +35,15 @@
     return made;
   }
 
+  /** Without what is right as it is: in the form, an EDF without an image is a choice like any other. */
+  function weighty(diagnostics) {
+    return diagnostics.filter((each) => each.severity !== "note");
+  }
+
   /** What is wrong with an EDF, and how to put it right, as a list. */
   function diagnosticList(diagnostics) {
     const list = element("ul", "", "gipfel-diagnostics small");
-    for (const each of diagnostics) {
+    for (const each of weighty(diagnostics)) {
       const mark = each.severity === "error" ? "✗ Error" : "⚠ Note";
       const place = [each.line ? `line ${each.line}` : "", each.key].filter(Boolean).join(", ");
       const item = element("li", "");
@@ -52,7 +57,7 @@
   /** In one line, how many errors and notes there are. */
   function summary(answer) {
     const errors = answer.diagnostics.filter((each) => each.severity === "error").length;
-    const notes = answer.diagnostics.length - errors;
+    const notes = weighty(answer.diagnostics).length - errors;
     const count = (number, word) => `${number} ${word}${number === 1 ? "" : "s"}`;
     const parts = [errors ? `✗ ${count(errors, "error")}` : "✓ valid"];
     if (notes) {

@@ -22,6 +22,7 @@ class EdfCheck:
         except GipfelError as error:
             words = f"{edf} was found on the host, and could not be checked there: {error.problem}"
             return CheckOutcome(check=self.name, verdict="unknown", message=words, fix=error.fix)
+        found = tuple(each for each in found if each.severity != "note")
         found = tuple(sorted(found, key=lambda each: each.severity != "error"))
         if not found:
             return CheckOutcome(check=self.name, verdict="pass", message=f"{edf} is valid.")

@@ -1,58 +1,9 @@
-"""What one of the dialects does not have, or takes otherwise."""
+"""What the Container Engine or Pyxis does not have, or takes otherwise; for Sarus see `sarus`."""
 
 from collections.abc import Iterator
 
-from ..expand import split_fields
 from ..model import Diagnostic, Mount
 from .rule import MountRule, Rule, Subject
-
-
-class SarusOneField(Rule):
-    """A mount of one field, which only CE and Pyxis take for the same path on both sides."""
-
-    code = "sarus-one-field"
-    dialects = ("sarus",)
-    severity = "error"
-    reason = "Sarus refuses a mount of one field"
-    consequence = "the job ends with code 8 before the container starts"
-    fix = "Write {mount}:{mount}."
-
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        for entry in subject.document.mounts:
-            if len(split_fields(entry.text)) == 1:
-                yield self.at(entry, mount=entry.text)
-
-
-class SarusSplit(Rule):
-    """A colon inside a variable, where Sarus splits too."""
-
-    code = "sarus-split"
-    dialects = ("sarus",)
-    severity = "error"
-    reason = "Sarus splits a mount at its colons before it looks for variables"
-    consequence = "the default is torn in two and another path is mounted, or none"
-    fix = "Set the variable, and write it without a default."
-
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        for entry in subject.document.mounts:
-            if len(split_fields(entry.text)) != entry.text.count(":") + 1:
-                yield self.at(entry)
-
-
-class SarusImage(Rule):
-    """An image that Sarus takes literally, or can't read."""
-
-    code = "sarus-image"
-    dialects = ("sarus",)
-    severity = "error"
-    reason = "Sarus takes images from registries only, and their names without variables"
-    consequence = "the image {image!r} isn't found"
-    fix = "Push the image to a registry and give that name."
-
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        entry = subject.document.scalars.get("image")
-        if entry and entry.text.startswith(("/", ".", "${")):
-            yield self.at(entry, image=entry.text)
 
 
 class SquashfsMount(MountRule):
@@ -80,22 +31,6 @@ class SarusOnlyDevices(Rule):
 
     def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
         yield from (self.at(entry) for entry in subject.document.devices[:1])
-
-
-class CeOnlyHook(Rule):
-    """Hooks that Sarus does not have."""
-
-    code = "ce-only-hook"
-    dialects = ("sarus",)
-    reason = "only the Container Engine has the hook {hook}"
-    consequence = "Sarus ignores the annotation"
-    fix = "Take it out, or check with --dialect ce."
-
-    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        for name, entry in subject.document.annotations.items():
-            hook = name.removeprefix("com.hooks.").partition(".")[0]
-            if name.startswith("com.hooks.") and hook in {"ssh", "netstack"}:
-                yield self.at(entry, hook=hook)
 
 
 class PyxisAnnotations(Rule):
@@ -140,14 +75,30 @@ class PyxisSeparator(MountRule):
         return any(character in mount.source + mount.destination for character in ",:")
 
 
+class PyxisHostPath(Rule):
+    """A search path that is meant to extend the image's."""
+
+    code = "pyxis-host-path"
+    dialects = ("pyxis",)
+    reason = "the image's {name} can't be read before the image is pulled"
+    consequence = "that of the submitting host is put in, and the image's folders are gone"
+    fix = "Import the image into a .sqsh file, or write the whole {name}."
+    _names = ("PATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "PYTHONPATH", "MANPATH")
+
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
+        if not subject.edf.image or subject.edf.image.startswith("/"):
+            return
+        for name in self._names:
+            entry = subject.document.env.get(name)
+            if entry and f"${{{name}}}" in entry.text:
+                yield self.at(entry, name=name)
+
+
 DIALECT_RULES: tuple[Rule, ...] = (
-    SarusOneField(),
-    SarusSplit(),
-    SarusImage(),
     SquashfsMount(),
     SarusOnlyDevices(),
-    CeOnlyHook(),
     PyxisAnnotations(),
     PyxisUnset(),
     PyxisSeparator(),
+    PyxisHostPath(),
 )

@@ -4,14 +4,30 @@ from collections.abc import Iterator
 
 from ..entry import Entry
 from ..model import Diagnostic, Mount
+from .images import SUFFIXES
 from .rule import MountRule, Rule, Subject
+
+#: Where clusters and Linux keep the home folders of all users.
+_HOMES = ("/users", "/home")
+#: ``sqsh`` is the Container Engine's, the rest is what mount(8) takes for every file system, and Enroot.
+_FLAGS = frozenset(
+    {
+        *("sqsh", "ro", "rw", "bind", "rbind", "defaults", "remount", "silent", "loud", "nofail"),
+        *("suid", "nosuid", "dev", "nodev", "exec", "noexec", "sync", "async", "dirsync", "mand", "nomand"),
+        *("atime", "noatime", "diratime", "nodiratime", "relatime", "norelatime", "strictatime"),
+        *("nostrictatime", "lazytime", "nolazytime", "iversion", "noiversion"),
+        *("private", "rprivate", "slave", "rslave", "shared", "rshared", "unbindable", "runbindable"),
+        *("auto", "noauto", "user", "nouser", "users", "nousers", "owner", "noowner", "group", "nogroup"),
+        *("x-create=auto", "x-create=dir", "x-create=file", "x-move", "x-detach"),
+    }
+)
 
 
 class HomeMount(Rule):
     """The whole home folder of the user."""
 
     code = "home-mount"
-    reason = "the whole home folder is mounted"
+    reason = "the whole home folder is mounted{more}"
     consequence = (
         "what ~/.local, ~/.cache and virtual environments hold for the host is used in the container too and "
         "breaks there, and the ssh hook's keys are hidden"
@@ -19,9 +35,14 @@ class HomeMount(Rule):
     fix = "Mount the folders that the work needs."
 
     def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
+        # Of all homes only those hurt that hide the keys of the ssh hook.
+        parent = subject.home.rpartition("/")[0]
+        above = {parent, *_HOMES} - {"", "/"} if subject.hook("ssh") else set()
         for entry, mount in subject.mounts:
             if subject.home and mount.source == subject.home:
-                yield self.at(entry)
+                yield self.at(entry, more="")
+            elif mount.source in above and mount.source == mount.destination:
+                yield self.at(entry, more=" with those of all users")
 
 
 class SameDestination(Rule):
@@ -71,4 +92,85 @@ class HiddenKernel(MountRule):
         return (inside or mount.destination == "/dev") and mount.source != mount.destination
 
 
-MOUNT_RULES: tuple[Rule, ...] = (HomeMount(), SameDestination(), HiddenRoot(), HiddenKernel())
+class CoveredMount(Rule):
+    """A mount that hides one that was made inside of it before."""
+
+    code = "covered-mount"
+    reason = "{destination} is mounted over {inner}, which is mounted before it"
+    consequence = "what was mounted at {inner} can't be seen"
+    fix = "Mount {destination} first."
+
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
+        earlier: dict[str, None] = {}
+        for entry, mount in subject.mounts:
+            below = f"{mount.destination.rstrip('/')}/"
+            inner = next((each for each in earlier if each.startswith(below) and each != below), "")
+            if inner and mount.destination not in earlier and mount.source != "umount":
+                yield self.at(entry, destination=mount.destination, inner=inner)
+            earlier[mount.destination] = None
+
+
+class SquashfsFile(MountRule):
+    """An image's file, of which the content was meant."""
+
+    code = "squashfs-file"
+    dialects = ("ce",)
+    reason = "the file itself is seen at {destination}, not what is in it"
+    consequence = "there is no folder with its content"
+    fix = "Add ':sqsh'."
+
+    def is_mistake(self, mount: Mount) -> bool:  # noqa: D102
+        inside = mount.destination.endswith(SUFFIXES)
+        return mount.source.endswith(SUFFIXES) and not inside and "sqsh" not in mount.flags
+
+
+class ConflictingFlags(MountRule):
+    """Two flags of which each undoes the other."""
+
+    code = "conflicting-flags"
+    reason = "the flags {flags} contradict each other"
+    consequence = "the engine decides which of them counts"
+    fix = "Take one of them out."
+    _pairs = (("ro", "rw"), ("suid", "nosuid"), ("dev", "nodev"), ("exec", "noexec"), ("sync", "async"))
+
+    def is_mistake(self, mount: Mount) -> bool:  # noqa: D102
+        return bool(self._conflict(mount))
+
+    def words(self, mount: Mount) -> dict[str, str]:  # noqa: D102
+        return {"flags": " and ".join(self._conflict(mount))}
+
+    def _conflict(self, mount: Mount) -> tuple[str, ...]:
+        return next((pair for pair in self._pairs if set(pair) <= set(mount.flags)), ())
+
+
+class UnknownFlag(MountRule):
+    """A flag that neither Linux nor Enroot has."""
+
+    code = "mount-flag"
+    dialects = ("ce", "pyxis")
+    reason = "{flag!r} is not a flag that Enroot knows"
+    consequence = "it is handed on to the file system, which may refuse the mount"
+    fix = "Flags are joined by '+': ro+private."
+
+    def is_mistake(self, mount: Mount) -> bool:  # noqa: D102
+        return bool(self._unknown(mount))
+
+    def words(self, mount: Mount) -> dict[str, str]:  # noqa: D102
+        return {"flag": self._unknown(mount)}
+
+    def _unknown(self, mount: Mount) -> str:
+        # A file system in memory takes settings such as size=10G.
+        given = [each for each in mount.flags if not (mount.source == "tmpfs" and "=" in each)]
+        return next((each for each in given if each not in _FLAGS), "")
+
+
+MOUNT_RULES: tuple[Rule, ...] = (
+    HomeMount(),
+    SameDestination(),
+    CoveredMount(),
+    HiddenRoot(),
+    HiddenKernel(),
+    SquashfsFile(),
+    ConflictingFlags(),
+    UnknownFlag(),
+)

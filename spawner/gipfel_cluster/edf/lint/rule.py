@@ -1,21 +1,26 @@
 """One thing that is allowed in an EDF and yet most likely a mistake."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from ..dialects import DIALECTS, Dialect
 from ..entry import Document, Entry
-from ..model import Diagnostic, Edf, Mount, Severity
+from ..model import Diagnostic, Edf, Mount, Severity, shortened
+
+#: What people write who mean it; only the first is read by hooks.
+_MEANS_TRUE = frozenset(("true", "1", "yes", "on", "enabled"))
 
 
 @dataclass(frozen=True)
 class Subject:
     """What rules look at."""
 
-    #: The EDF and its bases as written.
+    #: The EDF and its bases as written, merged.
     document: Document
+    #: Each file by itself, the EDF's own last.
+    documents: Sequence[Document]
     #: Every value of it.
     entries: tuple[Entry, ...]
     #: The same, expanded; empty where a value could not be.
@@ -25,6 +30,10 @@ class Subject:
     #: The caller's home folder, or nothing.
     home: str
     dialect: Dialect
+    #: Keys of which the value could not be made.
+    failed: frozenset[str]
+    #: Whether every file could be read.
+    whole: bool
 
     def annotation(self, name: str) -> str:
         """Give the value of an annotation, or nothing."""
@@ -33,6 +42,13 @@ class Subject:
     def hook(self, name: str) -> bool:
         """Whether a hook is switched on."""
         return self.annotation(f"com.hooks.{name}.enabled") == "true"
+
+    def hook_is_meant(self, name: str) -> bool:
+        """Whether somebody wanted a hook on, and perhaps wrote it in a way that the hook does not see."""
+        return any(
+            name in key and entry.text.strip().lower() in _MEANS_TRUE
+            for key, entry in self.document.annotations.items()
+        )
 
 
 class Rule(ABC):
@@ -46,6 +62,8 @@ class Rule(ABC):
     consequence: ClassVar[str]
     fix: ClassVar[str]
     severity: ClassVar[Severity] = "warning"
+    #: Whether it is a mistake of its own also where the value is refused anyway.
+    beside_errors: ClassVar[bool] = False
     #: Where the rule holds.
     dialects: ClassVar[tuple[Dialect, ...]] = DIALECTS
 
@@ -55,6 +73,7 @@ class Rule(ABC):
 
     def at(self, entry: Entry, **words: str) -> Diagnostic:
         """Say it about one value."""
+        words = {name: shortened(word) for name, word in words.items()}
         message = f"{self.reason.format(**words)}: {self.consequence.format(**words)}."
         return entry.diagnostic(self.code, message, self.fix.format(**words), severity=self.severity)
 
@@ -65,7 +84,11 @@ class MountRule(Rule):
     def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
         for entry, mount in subject.mounts:
             if self.is_mistake(mount):
-                yield self.at(entry, destination=mount.destination)
+                yield self.at(entry, destination=mount.destination, **self.words(mount))
+
+    def words(self, mount: Mount) -> dict[str, str]:  # noqa: ARG002 - for rules that name more
+        """Return other words that the texts name."""
+        return {}
 
     @abstractmethod
     def is_mistake(self, mount: Mount) -> bool:

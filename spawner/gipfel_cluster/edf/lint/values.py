@@ -6,13 +6,24 @@ from collections.abc import Iterator
 from ...environment import BINDING
 from ..expand import unbraced_variables
 from ..model import Diagnostic
+from ..placeholders import placeholder
+from ..written import KEYS
 from .rule import Rule, Subject
+
+#: Tables in which texts are anything, not paths or names.
+_FREE = frozenset(("env", "annotations"))
+_MOST_NAMES = 10  # in one value
+#: The literal name of the user of NVIDIA's registry.
+_NGC_USER = re.compile(r"(?:[a-z]+://)?\$oauthtoken@")
+#: Spaces without a width, joiners, marks of direction, the space that doesn't break a line.
+INVISIBLE = re.compile("[\u00a0\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u2064\ufeff]")
 
 
 class UnbracedVariable(Rule):
-    """``$NAME``, which shells expand and EDFs don't."""
+    """``$NAME``, which shells and Sarus expand and other EDFs don't."""
 
     code = "unbraced-variable"
+    dialects = ("ce", "pyxis")
     reason = "${name} has no braces"
     consequence = "it stays as it is"
     fix = "Write ${{{name}}}."
@@ -20,7 +31,10 @@ class UnbracedVariable(Rule):
     def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
         for entry in subject.entries:
             if "$" in entry.text:
-                yield from (self.at(entry, name=name) for name in unbraced_variables(entry.text))
+                names = unbraced_variables(entry.text)
+                if entry.key == "image" and _NGC_USER.match(entry.text):
+                    names = tuple(name for name in names if name != "oauthtoken")
+                yield from (self.at(entry, name=name) for name in names[:_MOST_NAMES])
 
 
 class Placeholder(Rule):
@@ -30,21 +44,55 @@ class Placeholder(Rule):
     reason = "{text!r} is a placeholder"
     consequence = "the value is taken as it is"
     fix = "Put your own value there."
-    _pattern = re.compile(
-        r"<[A-Za-z][A-Za-z0-9 _./-]*>|\b(?:CHANGE[-_ ]?(?:THIS|ME)|REPLACE[-_ ]?(?:THIS|ME)|FIXME|TODO)\b"
-        r"|\byour[-_](?:account|image|name|project|user(?:name)?)\b|/path/to/|^\.\.\.$"
-    )
 
     def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
         for entry in subject.entries:
-            if match := self._pattern.search(entry.text):
-                yield self.at(entry, text=match[0])
+            is_path = entry.path[0] not in _FREE or entry.text.startswith("/")
+            if text := placeholder(entry.text, is_path=is_path):
+                yield self.at(entry, text=text)
+
+
+class InvisibleCharacter(Rule):
+    """A character that came with a copied text and that nobody sees."""
+
+    code = "invisible-character"
+    reason = "it holds the character {character}, which can't be seen"
+    consequence = "no file and no image has this name"
+    fix = "Type the value again."
+
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
+        for entry in subject.entries:
+            if entry.text.isascii() or entry.path[0] in _FREE:
+                continue
+            if match := INVISIBLE.search(entry.text):
+                yield self.at(entry, character=f"U+{ord(match[0]):04X}")
+
+
+class KeyInTable(Rule):
+    """A key of the EDF below the header of a table, where it belongs to that table."""
+
+    code = "key-in-table"
+    reason = "below [{table}] it is {what}, not the EDF's {key}"
+    consequence = "the EDF is used without it"
+    fix = "Move it above the first line in brackets."
+
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
+        for name, entry in subject.document.env.items():
+            if name in KEYS:
+                yield self.at(entry, table="env", what="a variable", key=name)
+        for name, entry in subject.document.annotations.items():
+            first, last = name.partition(".")[0], name.rpartition(".")[2]
+            key = first if first in KEYS and first != "annotations" else last
+            if key in KEYS:
+                table = ".".join(map(str, entry.path[:-1]))
+                yield self.at(entry, table=table, what="an annotation", key=key)
 
 
 class Secret(Rule):
     """A password or token that anybody who may read the file may use."""
 
     code = "secret"
+    beside_errors = True
     reason = "{name} looks like a secret"
     consequence = "everybody who can read the file, and every log that shows the environment, has it"
     fix = 'Write {name} = "${{{name}}}" and set it where you submit, or use a file of mode 600.'
@@ -98,6 +146,8 @@ class BoundVariable(Rule):
 VALUE_RULES: tuple[Rule, ...] = (
     UnbracedVariable(),
     Placeholder(),
+    InvisibleCharacter(),
+    KeyInTable(),
     Secret(),
     HiddenDevices(),
     BoundVariable(),
