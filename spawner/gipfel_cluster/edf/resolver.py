@@ -186,12 +186,9 @@ class Resolver:
         return workdir
 
     def _table(self, key: str, entries: Mapping[str, Entry], lookup: Lookup) -> dict[str, str]:
-        self.places.update((f"{key}.{name}", entry) for name, entry in entries.items())
-        return {
-            name: self._expand(entry, lookup)
-            for name, entry in entries.items()
-            if self._has_room(entry, name)
-        }
+        kept = {name: entry for name, entry in entries.items() if self._has_room(entry, name)}
+        self.places.update((f"{key}.{name}", entry) for name, entry in kept.items())
+        return {name: self._expand(entry, lookup) for name, entry in kept.items()}
 
     def _devices(self, lookup: Lookup) -> tuple[str, ...]:
         unique: dict[str, Entry] = {}

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..edf.model import Edf
+from ..edf.model import Edf, shortened
 from ..hooks import apply_hooks
 from ..model import GipfelError
 from ..runtime.model import Runtime
@@ -20,6 +20,8 @@ from .values import host_place_notes, refused_notes
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+_MOST_NOTES = 100
+_LONGEST_NOTE = 500
 #: The group of entry points by which a package brings engines: name, and a callable that gives an `Engine`.
 ENTRY_POINTS = "gipfel.engines"
 
@@ -134,7 +136,15 @@ def engine_invocation(
     places = () if engine.name == ContainerEngine.name else host_place_notes(request)
     hooked = apply_hooks(with_setup(request), engine=engine.name, runtime=runtime)
     invocation = engine.render(hooked.request, python=python)
-    return invocation.model_copy(update={"notes": (*refused, *places, *hooked.notes, *invocation.notes)})
+    notes = (*refused, *places, *hooked.notes, *invocation.notes)
+    return invocation.model_copy(update={"notes": _readable(notes)})
+
+
+def _readable(notes: Sequence[str]) -> tuple[str, ...]:
+    """As many notes as are read, each as long as is read: an EDF may have thousands of flags."""
+    kept = tuple(shortened(note, _LONGEST_NOTE) for note in notes[:_MOST_NOTES])
+    left = len(notes) - len(kept)
+    return (*kept, f"There are {left} more notes like these.") if left else kept
 
 
 def _installed() -> dict[str, "EntryPoint"]:
