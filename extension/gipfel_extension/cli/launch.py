@@ -26,7 +26,19 @@ def launch() -> None:
     """Train on many GPUs: a script, module or notebook, one rank a GPU, in the container of an EDF."""
 
 
+class _StartContext(click.Context):
+    @property
+    def command_path(self) -> str:
+        """The group's own: its words are these of a start where no other command is named."""
+        return self.parent.command_path if self.parent else super().command_path
+
+
+class _StartCommand(click.Command):
+    context_class = _StartContext
+
+
 @launch.command(
+    cls=_StartCommand,
     context_settings={"allow_interspersed_args": False},
     epilog=examples(
         "gipfel launch --nodes 2 --gpus-per-node 4 --edf pytorch --wait -- train.py --lr 0.1",
@@ -181,16 +193,17 @@ def show(*, which: str, as_json: bool) -> int:
 
 
 @launch.command(
-    epilog=examples("gipfel launch logs -f          of the newest", "gipfel launch logs 3 --rank 0")
+    epilog=examples("gipfel launch logs -f          of the newest", "gipfel launch logs 3 --rank 0 -n 100")
 )
 @click.argument("which", default="")
 @click.option("--rank", "ranks", multiple=True, type=click.IntRange(0), metavar="R", help="Of these only.")
+@click.option("-n", "--lines", "last", type=click.IntRange(0), metavar="N", help="The last N lines only.")
 @click.option("-f", "--follow", "following", is_flag=True, help="Go on until it ends.")
-def logs(*, which: str, ranks: tuple[int, ...], following: bool) -> int:
+def logs(*, which: str, ranks: tuple[int, ...], last: int | None, following: bool) -> int:
     """Print what the ranks said, merged by time, each line after its rank."""
     from .launch_view import show_logs  # noqa: PLC0415
 
-    return show_logs(which, ranks=ranks, following=following)
+    return show_logs(which, ranks=ranks, following=following, last=last)
 
 
 @launch.command(epilog=examples("gipfel launch stop 3", "gipfel launch stop    the newest"))

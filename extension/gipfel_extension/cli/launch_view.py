@@ -13,8 +13,10 @@ from gipfel_cluster.model import GipfelError
 
 from ..training.launch import Launch
 from ..training.launches.folder import find_folder, known_folders
-from ..training.launches.logs import Cursor, LogLine
+from ..training.launches.log_end import last_lines
+from ..training.launches.logs import Cursor, LogLine, read_logs
 from ..training.launches.rank_files import HOW, VIEWER, rank_file, ranks_with
+from .launch_lines import counted, printable, row
 from .terminal import tell
 
 _INTERRUPTED = 130
@@ -23,11 +25,13 @@ _PAUSE_S = 0.5
 #: Ranks look once a second.
 _DUMP_S = 3.0
 _MOST_FILES = 16
+# A page of a log that is printed as a whole: of all ranks together, and of one rank at least.
+_PAGE_BYTES, _FEWEST_BYTES = 16 << 20, 1 << 20
 
 
-def follow(launch: Launch, ranks: tuple[int, ...] = ()) -> int:
+def follow(launch: Launch, ranks: tuple[int, ...] = (), cursor: Cursor | None = None) -> int:
     """Print logs until the launch ends, and return its exit status; Ctrl-C leaves it running."""
-    cursor, said = Cursor(), ""
+    cursor, said = cursor or Cursor(), ""
     try:
         while True:
             state = launch.state
@@ -63,9 +67,7 @@ def show_list(*, everywhere: bool, as_json: bool) -> int:
         click.echo(json.dumps([{"folder": str(f), **state.model_dump(mode="json")} for f, state in states]))
         return 0
     for folder, state in states:
-        where = f"{folder.parents[1].name}/{folder.name}" if everywhere else folder.name
-        outcome = state.outcome or state.phase
-        click.echo(f"{where:>4}  {outcome:10} {len(state.nodes)} nodes, {state.ranks} ranks  {state.title}")
+        click.echo(row(folder, state, everywhere=everywhere))
     if not folders:
         tell("There is no launch yet.")
     return 0
@@ -82,7 +84,7 @@ def show_one(which: str, *, as_json: bool) -> int:
             "folder": str(launch.folder),
             **state.model_dump(mode="json"),
             "progress": progress.model_dump(),
-            "where": {rank: note.model_dump() for rank, note in launch.ranks.items()},
+            "processes": {rank: note.model_dump() for rank, note in launch.ranks.items()},
             "traces": {rank: str(rank_file(launch.folder, "trace", rank)) for rank in traces},
             "dumps": {rank: str(rank_file(launch.folder, "dump", rank)) for rank in dumps},
             "viewer": VIEWER,
@@ -109,18 +111,27 @@ def show_one(which: str, *, as_json: bool) -> int:
         place = rank_file(launch.folder, "dump", dumps[0]).parent
         say = f"`gipfel launch flight {launch.folder.name}` reads them"
         click.echo(f"  flight recorder's dumps of {len(dumps)} ranks: {place}; {say}")
+    if state.run:
+        click.echo(f"  run {state.run}; `gipfel score {state.run}` shows its score")
     click.echo(f"  {launch.folder}")
     return 0
 
 
-def show_logs(which: str, *, ranks: tuple[int, ...], following: bool) -> int:
-    """Logs of a launch."""
+def show_logs(which: str, *, ranks: tuple[int, ...], following: bool, last: int | None = None) -> int:
+    """Print the logs of a launch, or their last lines only."""
     launch = Launch.open(find_folder(which, os.environ))
-    if following:
-        return follow(launch, ranks)
     cursor = Cursor()
+    if last is not None:
+        lines, cursor = last_lines(launch.folder, last, ranks=ranks)
+        for line in lines:
+            _print(line)
+        if not following:
+            return 0
+    if following:
+        return follow(launch, ranks, cursor)
+    most = max(_FEWEST_BYTES, _PAGE_BYTES // max(1, len(ranks) or launch.state.ranks))
     while True:
-        page = launch.logs(cursor, ranks=ranks)
+        page = read_logs(launch.folder, cursor, ranks=ranks, most_bytes=most)
         cursor = page.cursor
         for line in page.lines:
             _print(line)
@@ -135,6 +146,8 @@ def stop_one(which: str) -> int:
         tell(f"launch {launch.folder.name} has ended already.")
         return 0
     launch.stop()
+    number = launch.folder.name
+    tell(f"launch {number} is asked to stop; ranks that ignore it are killed, which can take a minute")
     if launch.wait(180) is None:
         tell(f"launch {launch.folder.name} was asked to stop and has not ended yet.")
         return 1
@@ -163,7 +176,7 @@ def _headline(state: Any) -> str:
     words = f"launch {state.number} {state.outcome or state.phase}"
     if state.nodes and not state.ended:
         more = " …" if len(state.nodes) > 4 else ""
-        words += f": {state.ranks} ranks on {', '.join(state.nodes[:4])}{more}"
+        words += f": {counted(state.ranks, 'rank')} on {', '.join(state.nodes[:4])}{more}"
     if state.restarts:
         words += f", {state.restarts} restart{'s' if state.restarts > 1 else ''}"
         words += f" ({state.restarted[-1]})" if state.restarted else ""
@@ -171,7 +184,7 @@ def _headline(state: Any) -> str:
 
 
 def _print(line: LogLine) -> None:
-    prefix = f"r{line.rank} |"
-    if sys.stdout.isatty():
-        prefix = click.style(prefix, fg=_COLOURS[line.rank % len(_COLOURS)])
-    click.echo(f"{prefix} {line.text.encode(errors='replace').decode()}")
+    prefix, colours, end = f"r{line.rank} |", sys.stdout.isatty(), ""
+    if colours:
+        prefix, end = click.style(prefix, fg=_COLOURS[line.rank % len(_COLOURS)]), "\x1b[0m"
+    sys.stdout.write(f"{prefix} {printable(line.text, colours=colours)}{end}\n")

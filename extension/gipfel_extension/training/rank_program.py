@@ -229,6 +229,7 @@ class Rank:
         self.restart = int(self.environment.get("TORCHELASTIC_RESTART_COUNT") or 0)
         self.node = self.environment.get("GIPFEL_NODE") or os.uname().nodename
         self.asked = False
+        self.started_ns = 0
         self.child: subprocess.Popen[bytes] | None = None
         self.heard = _asked_at("signal")
 
@@ -241,7 +242,8 @@ class Rank:
         )
         if self.again:
             os.write(log, b"--- gipfel: started again ---\n")
-        self.note(started_ns=time.time_ns())
+        self.started_ns = time.time_ns()
+        self.note()
         for name in _PASSED_ON:
             signal.signal(getattr(signal, name), self.pass_on)
         self.environment["GIPFEL_RANK_ERROR"] = self.file("errors", ".json")
@@ -294,6 +296,7 @@ class Rank:
             "attempt": self.plan["number"],
             "restart": self.restart,
             "world": int(self.environment.get("WORLD_SIZE") or 0),
+            "started_ns": self.started_ns,
         }
         _write_json(self.file("ranks", ".json", single=True), {**content, **more})
 

@@ -3,6 +3,7 @@
 import json
 from bisect import bisect_left
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import Field
 
@@ -17,7 +18,7 @@ _LONGEST = 8 << 10
 _MOST_TIMES_BYTES = 64 << 20
 
 
-class LogLine(Frozen):
+class LogLine(NamedTuple):
     """A line of one rank; ``time_ns`` is when it was first seen there, None where nobody noted it."""
 
     rank: int
@@ -31,7 +32,7 @@ class Cursor(Frozen):
     offsets: dict[int, int] = Field(default={})
 
 
-class LogPage(Frozen):
+class LogPage(NamedTuple):
     """Lines in the order of time, and from where to read on."""
 
     lines: tuple[LogLine, ...]
@@ -64,16 +65,28 @@ def read_logs(
         content, left = _whole_lines(path, start, most_bytes)
         more = more or left
         offset = start
-        for raw in content.splitlines(keepends=True):
+        for raw in _split(content):
             offset += len(raw)
             seen = _seen(times.get(rank, ([], [])), offset)
-            text = raw.decode(errors="replace").rstrip("\r\n")[:_LONGEST]
+            text = _last_state(raw)[:_LONGEST].decode(errors="replace")
             lines.append((seen or 0, rank, offset, LogLine(rank=rank, text=text, time_ns=seen)))
         offsets[rank] = start + len(content)
     # What nobody has noted yet is the newest.
     newest = max((each[0] for each in lines), default=0) + 1
     lines.sort(key=lambda each: (each[0] or newest, each[1], each[2]))
     return LogPage(lines=tuple(each[3] for each in lines), cursor=Cursor(offsets=offsets), more=more)
+
+
+def _split(content: bytes) -> list[bytes]:
+    """Split at line feeds, which stay: a carriage return begins the same line again."""
+    lines = [each + b"\n" for each in content.split(b"\n")]
+    last = lines.pop()[:-1]
+    return [*lines, last] if last else lines
+
+
+def _last_state(raw: bytes) -> bytes:
+    """Return what a terminal would show of a line at last: of a progress bar its last update."""
+    return raw.rstrip(b"\r\n").rpartition(b"\r")[2]
 
 
 def _files(folder: Path) -> dict[int, Path]:
