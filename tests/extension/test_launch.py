@@ -5,6 +5,7 @@ import base64
 import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import time
@@ -15,11 +16,13 @@ import pytest
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler.hostlist import expand_hostlist
 from gipfel_cluster.scheduler.processes import Process
+from gipfel_extension.training import rank_program
 from gipfel_extension.training.launchers import LAUNCHERS, Attempt, check_attempt, launcher_of
 from gipfel_extension.training.launches.claims import choose, granted_gpus, held, running_here
 from gipfel_extension.training.launches.folder import find_folder, known_folders, new_folder
 from gipfel_extension.training.launches.logs import read_logs
 from gipfel_extension.training.launches.progress import read_progress
+from gipfel_extension.training.launches.ranks import read_notes
 from gipfel_extension.training.launches.rendezvous import addresses_of
 from gipfel_extension.training.launches.state import LaunchState, first_failure, read_state, write_state
 from gipfel_extension.training.launches.words import parameter_value
@@ -309,3 +312,18 @@ def test_programs_of_a_launch_run_with_the_standard_library_of_an_old_python() -
             if isinstance(node, ast.ImportFrom)
         }
         assert imported - {"torch"} <= set(sys.stdlib_module_names)
+
+
+def test_a_rank_says_when_it_began_also_at_its_end(tmp_path: Path) -> None:
+    shutil.copyfile(Path(rank_program.__file__), tmp_path / "program.py")
+    (tmp_path / "run.py").write_text("raise SystemExit(3)\n")
+    plan = {"number": 0, "per": "node", "environment": {}, "cpus": 1, "ranks_per_node": 1}
+    (tmp_path / "attempt.json").write_text(json.dumps(plan))
+    argv = [sys.executable, str(tmp_path / "program.py"), "rank"]
+    done = subprocess.run(argv, env={"PATH": os.defpath, "RANK": "0"}, timeout=60, check=False)
+    assert done.returncode == 3
+    note = read_notes(tmp_path)[0]
+    assert note.status == 3
+    assert note.started_ns is not None
+    assert note.ended_ns is not None
+    assert note.started_ns < note.ended_ns

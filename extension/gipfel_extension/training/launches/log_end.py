@@ -47,6 +47,7 @@ def _complete(lines: list[LogLine], chosen: list[LogLine], start: Cursor, count:
     if len(chosen) < count:
         return False
     oldest = chosen[0].time_ns
-    first = {line.rank: line.time_ns for line in reversed(lines)}
     # What nobody has noted yet is the newest.
-    return oldest is None or all(first.get(rank) is not None and first[rank] <= oldest for rank in cut)
+    first = {line.rank: line.time_ns for line in reversed(lines)}
+    begins = [first.get(rank) for rank in cut]
+    return oldest is None or all(each is not None and each <= oldest for each in begins)
