@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 from urllib.parse import urlsplit, urlunsplit
 
+from jupyter_server.gateway.gateway_client import GatewayClient
 from jupyter_server.serverapp import ServerApp
 from jupyterhub.singleuser.extension import JupyterHubSingleUser
 
@@ -37,6 +38,8 @@ class HeldSocketServerApp(ServerApp):
 
     def init_configurables(self) -> None:
         """Make the server's parts, with the kernelspecs of a shared node."""
+        # The default of the next line asks it; the server makes the same one a moment later.
+        self.gateway_config = GatewayClient.instance(parent=self)
         self.kernel_spec_manager_class = private(self.kernel_spec_manager_class)
         super().init_configurables()
 

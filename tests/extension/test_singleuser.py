@@ -5,10 +5,13 @@ import json
 import threading
 import urllib.error
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from jupyter_server.gateway.gateway_client import GatewayClient
 
-from gipfel_extension.singleuser import report_port
+from gipfel_extension.kernels.private_specs import PrivateSpecs
+from gipfel_extension.singleuser import HeldSocketServerApp, report_port
 
 
 class Hub(http.server.ThreadingHTTPServer):
@@ -73,3 +76,16 @@ def test_a_refusal_is_final(hub):
     with pytest.raises(urllib.error.HTTPError):
         report_port(40123, hub.environment)
     assert len(hub.heard) == 1
+
+
+def test_a_server_that_names_no_kernelspecs_gets_private_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HOME", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR"):
+        monkeypatch.setenv(name, str(tmp_path))
+    app = HeldSocketServerApp()
+    app.init_configurables()
+    try:
+        assert isinstance(app.kernel_spec_manager, PrivateSpecs)
+    finally:
+        GatewayClient.clear_instance()
