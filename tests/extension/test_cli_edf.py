@@ -34,6 +34,37 @@ def test_the_dialect_is_who_reads_the_edf(gipfel, tmp_path):
     assert gipfel("edf", "check", "x", "--dialect", "docker")[0] == 2
 
 
+def test_the_last_line_of_a_check_names_the_edf_and_how_it_is(gipfel, tmp_path):
+    (tmp_path / "base.toml").write_text("image = 3\nworkdir = 4\n")
+    (tmp_path / "x.toml").write_text('base_environment = "base"\n')
+    status, written = gipfel("edf", "check", "x")
+    assert status == 1
+    assert written.splitlines()[-1] == f"{tmp_path}/x.toml: not valid, 2 errors"
+    assert written.count(f"{tmp_path}/base.toml") == 2
+    (tmp_path / "x.toml").write_text("mounts = [" + "'a'," * 200 + "]")
+    written = gipfel("edf", "check", "x")[1].splitlines()
+    assert len(written) == 102
+    assert "101 more diagnostics, 100 of them errors, are not listed" in written[-2]
+    assert written[-1] == f"{tmp_path}/x.toml: not valid, more than 100 errors"
+
+
+def test_an_unset_variable_is_shown_as_unset(gipfel, tmp_path):
+    (tmp_path / "x.toml").write_text('[env]\nA = "1"\nC = ""\n')
+    status, written = gipfel("edf", "show", "x", "--origin")
+    assert status == 0
+    assert f"env.A = 1    # {tmp_path}/x.toml" in written
+    assert f"env.C is unset    # {tmp_path}/x.toml" in written
+
+
+def test_an_edf_with_a_wrong_base_is_named_when_it_is_shown(tmp_path):
+    (tmp_path / "base.toml").write_text("image = 3\n")
+    (tmp_path / "x.toml").write_text('base_environment = "./base.toml"\n')
+    argv = [sys.executable, "-m", "gipfel_extension.cli", "edf", "show", "./x.toml"]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"gipfel: {tmp_path}/x.toml can't be used: {tmp_path}/base.toml:1: image: ")
+
+
 def test_origins_as_json(gipfel, tmp_path):
     (tmp_path / "base.toml").write_text("[env]\nA = '1'\n")
     (tmp_path / "x.toml").write_text('base_environment = "base"\nworkdir = "/w"\n')

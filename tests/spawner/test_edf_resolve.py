@@ -269,6 +269,15 @@ def test_a_link_into_a_private_folder_hides_no_other_edf(tmp_path):
             Path(folder, f"link-{name}.toml").symlink_to(private / "x.toml")
         assert as_user(65534, lambda: list_edfs(environment={"EDF_PATH": folder}) == tuple("abcdef"))
 
+        def closed():
+            try:
+                find_edf("x", environment={"EDF_PATH": f"{private}"}, directory=Path("/"))
+            except EdfError as error:
+                return f"{private} can't be read: Permission denied." in str(error)
+            return False
+
+        assert as_user(65534, closed)
+
 
 def test_without_a_home_folder_one_line_says_so(tmp_path):
     def said():

@@ -15,6 +15,9 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OPERATOR = re.compile(r":[-+?]|##|%%|//|\^\^|,,|[-+?#%/^,:]")
 _SPECIAL = re.compile(r"[$}\\]")
 _SLICE = re.compile(r"\s*(?P<start>\d+|\s-\d+|\(-\d+\))\s*(?::\s*(?P<length>\d+)\s*)?")
+#: A slash without a backslash, and a character with one or without.
+_SLASH = re.compile(r"(?<!\\)/")
+_PART = re.compile(r"\\.|.", re.DOTALL)
 _NESTED = 20
 _PATTERN = 100  # characters; a longer pattern could take minutes
 
@@ -27,7 +30,7 @@ def expand_bash(text: str, lookup: Lookup, later: Lookup = never) -> str:
     ExpansionError
         A variable isn't defined, a brace isn't closed, or the form is none that is known here.
     """
-    return text if "$" not in text else _Reader(text, lookup, later).read()
+    return text if "$" not in text and "\\" not in text else _Reader(text, lookup, later).read()
 
 
 class _Reader:
@@ -140,15 +143,15 @@ def _edited(value: str, operator: str, word: str, written: str) -> str:
         return value[found.end() :] if found else value
     if operator in {"%", "%%"}:
         # The shortest end is the shortest beginning of what is read backwards.
-        pattern = _pattern(word[::-1], greedy=operator == "%%", written=written)
+        backwards = "".join(reversed(_PART.findall(word)))
+        pattern = _pattern(backwards, greedy=operator == "%%", written=written)
         found = re.match(pattern, value[::-1], re.DOTALL)
         return value[: len(value) - found.end()] if found else value
     if operator in {"/", "//"}:
-        old, _, new = word.partition("/")
-        pattern = _pattern(old, greedy=True, written=written)
-        changed = (
-            re.sub(pattern, lambda _: new, value, count=operator == "/", flags=re.DOTALL) if old else value
-        )
+        old, *rest = _SLASH.split(word, maxsplit=1)
+        pattern, new = _pattern(old, greedy=True, written=written), "".join(rest)
+        once = operator == "/"
+        changed = re.sub(pattern, lambda _: new, value, count=once, flags=re.DOTALL) if old else value
         if len(changed) > LONGEST:
             raise too_long()
         return changed
@@ -159,8 +162,11 @@ def _pattern(text: str, *, greedy: bool, written: str) -> str:
     """A pattern of the shell with one star at most as a regular expression; no classes."""
     if text.count("*") > 1 or "[" in text or len(text) > _PATTERN:
         raise _unknown(written)
-    star = ".*" if greedy else ".*?"
-    return "".join(star if each == "*" else "." if each == "?" else re.escape(each) for each in text)
+    signs = {"*": ".*" if greedy else ".*?", "?": "."}
+    return "".join(
+        re.escape(part[1:]) if part.startswith("\\") else signs.get(part, re.escape(part))
+        for part in _PART.findall(text)
+    )
 
 
 def _unknown(written: str) -> ExpansionError:

@@ -132,12 +132,23 @@ def engine_invocation(
     GipfelError
         The engine can't run this EDF on this machine.
     """
+    _refuse_special(request.edf, engine.name)
     refused = () if engine.name == ContainerEngine.name else refused_notes(request)
     places = () if engine.name == ContainerEngine.name else host_place_notes(request)
     hooked = apply_hooks(with_setup(request), engine=engine.name, runtime=runtime)
     invocation = engine.render(hooked.request, python=python)
     notes = (*refused, *places, *hooked.notes, *invocation.notes)
     return invocation.model_copy(update={"notes": _readable(notes)})
+
+
+def _refuse_special(edf: Edf, engine: str) -> None:
+    """Refuse mounts without a source where they would be taken for files named tmpfs and umount."""
+    special = next((mount for mount in edf.mounts if mount.is_special), None)
+    if special and engine not in {ContainerEngine.name, Pyxis.name, Host.name}:
+        raise GipfelError(
+            f"The engine {engine} can't make the mount {special}.",
+            f"Take it out, or choose the engine {ContainerEngine.name} or {Pyxis.name}.",
+        )
 
 
 def _readable(notes: Sequence[str]) -> tuple[str, ...]:
