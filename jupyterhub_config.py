@@ -164,10 +164,14 @@ c.EDFSpawner.server_ports = os.environ.get("GIPFEL_SERVER_PORTS", "")
 # nowhere.
 c.EDFSpawner.audit_log = os.environ.get("GIPFEL_AUDIT_LOG", str(state / "audit.jsonl"))
 
-# Administrators see who runs what where on the page /hub/gipfel/servers, and find a link to it on theirs. Who
-# is one is the authenticator's to say: c.Authenticator.admin_users. The one above also wants a second
-# password for them: c.SharedPasswordAuthenticator.admin_password.
+# Administrators see who runs what where on the page /hub/gipfel/servers, may stop it, and find a link to it
+# on theirs: the names in GIPFEL_ADMINS, by default who started the hub where it serves this machine alone.
+# JupyterHub's own administrators (c.Authenticator.admin_users) may, too; the authenticator above wants a
+# second password for them: c.SharedPasswordAuthenticator.admin_password.
 c.JupyterHub.template_paths = [HUB_TEMPLATES]
+own = pwd.getpwuid(os.getuid()).pw_name
+is_local = c.EDFSpawner.scheduler == "local"
+admins = os.environ.get("GIPFEL_ADMINS", own if is_local else "").split()
 
 # More time for a running job with one press in the lab, such as 1:00:00. Slurm lets only operators give it,
 # so the hub's user must be one. Empty: none.
@@ -176,6 +180,9 @@ c.EDFSpawner.extend_by = os.environ.get("GIPFEL_EXTEND_BY", "")
 # Off as it stands: a server without a busy kernel, GPU or CPU work, a job step or a saved file for this many
 # seconds is stopped, after ten minutes of warning in the lab. The page of servers tells the GPU hours saved.
 services, roles = [], []
+if admins:
+    scopes = ["list:users", "read:servers", "delete:servers"]
+    roles.append({"name": "gipfel-administrators", "users": admins, "scopes": scopes})
 # Services end with their hub, however it ends: a next one starts them again, on the same ports.
 with_hub = f"--with-parent={os.getpid()}"
 c.EDFSpawner.idle_limit = int(os.environ.get("GIPFEL_IDLE_LIMIT", "0"))
@@ -259,8 +266,7 @@ if token:
 c.JupyterHub.services, c.JupyterHub.load_roles = services, roles
 
 who, then = "the name of a unix user", ""
-if c.EDFSpawner.scheduler == "local":
-    own = pwd.getpwuid(os.getuid()).pw_name
+if is_local:
     who = f"the user name {own}, for your home folder and ~/.edf (any other name works in {state}/users),"
     then = (
         f"  Every server runs as {own}. "

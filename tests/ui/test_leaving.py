@@ -1,5 +1,7 @@
 """How a server ends, in a browser: notices in the lab, more time, and the administrators' page."""
 
+import os
+import pwd
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +21,6 @@ exec(compile(open({project!r}).read(), {project!r}, 'exec'), {{**globals(), '__f
 c.JupyterHub.authenticator_class = "dummy"
 c.DummyAuthenticator.password = {password!r}
 c.Authenticator.allow_all = True
-c.Authenticator.admin_users = {{"root"}}
 # Notices as soon as the lab is open, and a server that counts as idle after half a minute.
 c.Spawner.args = [
     "--GipfelExtension.time_left_notices=9", "--GipfelExtension.time_left_notices=1",
@@ -34,6 +35,8 @@ _ENVIRONMENT = {
     "GIPFEL_IDLE_WARNING": "70",
 }
 
+# By default the administrator of a hub of one machine.
+_OWNER = pwd.getpwuid(os.getuid()).pw_name
 Screenshot = Callable[[Page, str], Path]
 
 
@@ -95,7 +98,7 @@ def test_an_administrator_stops_a_server_by_keyboard(
 ) -> None:
     page = new_page()
     page.goto(f"{hub.url}/hub/login?next=/hub/home")
-    page.get_by_label("Username").fill("root")
+    page.get_by_label("Username").fill(_OWNER)
     page.get_by_label("Password").fill(hub.password)
     page.get_by_role("button", name="Sign in").click()
     page.get_by_role("link", name="Servers", exact=True).click()
@@ -103,6 +106,13 @@ def test_an_administrator_stops_a_server_by_keyboard(
     expect(row).to_have_count(1)
     expect(row).to_contain_text("ada")
     expect(row).to_contain_text("1 h")
+    # Its script filters, and sorts by a column.
+    page.get_by_label("Filter").fill("no such user")
+    expect(row).to_be_hidden()
+    page.get_by_label("Filter").fill("ADA")
+    expect(row).to_be_visible()
+    page.get_by_role("button", name="Left").click()
+    expect(page.get_by_role("columnheader", name="Left")).to_have_attribute("aria-sort", "ascending")
     _shots(page, screenshot)
     page.locator(".gipfel-servers summary").focus()
     page.keyboard.press("Enter")
@@ -119,6 +129,10 @@ def test_an_administrator_stops_a_server_by_keyboard(
         page.wait_for_timeout(500)
         page.reload()
     page.close()
+    # Who is not an administrator reads how to become one.
+    answer = lab.page.request.get(f"{hub.url}/hub/gipfel/servers")
+    assert answer.status == 403
+    assert "GIPFEL_ADMINS" in answer.text()
 
 
 def _shots(page: Page, screenshot: Screenshot) -> None:

@@ -24,7 +24,16 @@ _MOST_BYTES = 4000
 
 
 class ServersPageHandler(BaseHandler):
-    """The page; it needs no script."""
+    """The page; it needs no script, which only sorts, filters and refreshes it."""
+
+    async def prepare(self) -> None:
+        """Refuse who may not see the servers, and say who may."""
+        await super().prepare()
+        if self.current_user and "list:users" not in self.parsed_scopes:
+            raise web.HTTPError(
+                403,
+                "Only administrators see this page. Who starts the hub names them in GIPFEL_ADMINS.",
+            )
 
     @web.authenticated
     @needs_scope("list:users")
@@ -62,7 +71,8 @@ class ServersPageHandler(BaseHandler):
                 orphans=orphans,
                 orphans_unknown=unknown,
                 several=self._has_clusters(),
-                gpus=sum(each.gpus for each in servers),
+                gpus=sum(each.gpus for each in servers if each.nodes),
+                waiting_gpus=sum(each.gpus for each in servers if not each.nodes),
                 users=len({each.user for each in servers}),
                 saved=await saved_gpu_hours(self),
                 may_stop="delete:servers" in self.parsed_scopes,
