@@ -64,8 +64,8 @@ class Errands:
         except ValueError:
             raise GipfelError(f"Your environments can't be listed: {_last(result)}.") from None
 
-    async def check(self, edf: str) -> None:
-        """Resolve and check an EDF, its image and its mounts.
+    async def check(self, edf: str) -> bool:
+        """Resolve and check an EDF, its image and its mounts; return whether it has an image.
 
         Raises
         ------
@@ -75,7 +75,7 @@ class Errands:
         answer = await self.inspect(edf)
         try:
             if answer["valid"]:
-                return
+                return bool(answer["edf"]["image"])
             error = next(each for each in answer["diagnostics"] if each["severity"] == "error")
             where = f" ({error['file']}{', line ' + str(error['line']) if error.get('line') else ''})"
             problem = f"{error['message'].rstrip('.')}{where if error.get('file') else ''}."

@@ -65,7 +65,8 @@ class EDFSpawner(StartingSpawner):
             edf = account.home + edf[1:]
         if edf:
             self._progress.say(5, f"Checking the environment {edf}.")
-            await errands.check(edf)
+            has_image = await errands.check(edf)
+            self._has_image = has_image and (options.engine or self.site.engine) != "host"
         request = await self._request(options, edf, account)
         await errands.make_log_folder()
         self.job_id = await self._submit_marked(request)

@@ -92,6 +92,28 @@ def test_the_log_says_whether_the_container_or_the_server_starts() -> None:
     assert (percent, "importing docker image" in words) == (60, True)
     percent, words = describe_container("1", running, "[I 2026-03-01 10:00:00 ServerApp] jupyterlab loaded")
     assert (percent, "the server starts" in words) == (70, True)
+    for percent, words in (
+        describe("1", running, contained=False),
+        describe_container("1", running, "", contained=False),
+        describe_container("1", running, "warming up", contained=False),
+    ):
+        assert (percent, "container" in words, "the server starts" in words) == (70, False, True)
+
+
+def test_the_log_of_events_says_when() -> None:
+    async def run() -> list[dict[str, object]]:
+        times = iter([NOW, NOW + timedelta(seconds=5)])
+        progress = Progress(clock=lambda: next(times))
+        progress.say(10, "a <b>")
+        progress.say(10, "a <b>")
+        progress.say(65, "vetting", "<table></table>")
+        progress.close()
+        return [event async for event in progress.follow()]
+
+    first, second = asyncio.run(run())
+    assert first["message"] == "a <b>"
+    assert str(first["html_message"]).endswith(f">{NOW:%H:%M:%S}</time>a &lt;b&gt;")
+    assert str(second["html_message"]).endswith("</time><table></table>")
 
 
 def test_a_late_reader_reads_everything_and_an_early_one_nothing_twice() -> None:

@@ -34,11 +34,15 @@ class Failure(Frozen):
 
     def page(self) -> str:
         """The same as HTML, every text escaped; the hub's pages add their buttons."""
-        parts = [f'<p class="gipfel-what"><strong>{escape(self.what)}</strong></p>']
+        parts = [
+            '<div class="alert alert-danger" role="alert">',
+            f'<p class="gipfel-what">{escape(self.what)}</p>',
+        ]
         if self.why:
-            parts.append(f'<p class="gipfel-why">{escape(self.why)}</p>')
+            parts.append(f'<p class="gipfel-why"><strong>{escape(self.why)}</strong></p>')
         if self.fix:
             parts.append(f'<p class="gipfel-fix"><strong>What to do:</strong> {escape(self.fix)}</p>')
+        parts.append("</div>")
         if self.log:
             parts.append("<details open><summary>Last lines of the job's log</summary>")
             parts.append(f"<pre>{escape(self.log)}</pre></details>")

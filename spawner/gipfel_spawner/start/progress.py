@@ -1,8 +1,9 @@
 """What a waiting user reads: one event for each thing that changed."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime
+from html import escape
 from typing import Any
 
 from gipfel_cluster.scheduler.protocol import JobStatus
@@ -14,18 +15,27 @@ _KEPT = 100
 class Progress:
     """The events of one start, from its beginning; any number of pages may follow them."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], datetime] = lambda: datetime.now().astimezone()) -> None:
+        self._clock = clock
         self._events: list[tuple[int, dict[str, Any]]] = []
+        self._last: tuple[int, str, str] | None = None
         self._said = 0
         self._closed = False
         self._changed = asyncio.Event()
 
     def say(self, percent: int, message: str, page: str = "") -> None:
-        """Add an event, unless it says what the last one said; ``page`` is the same as HTML, escaped."""
-        event: dict[str, Any] = {"progress": percent, "message": message}
-        if page:
-            event["html_message"] = page
-        if not self._events or self._events[-1][1] != event:
+        """Add an event, unless it says what the last one said; ``page`` is the same as HTML, escaped.
+
+        The page's log shows when it was said, by the hub's clock.
+        """
+        said = (percent, message, page)
+        if self._last != said:
+            self._last = said
+            event = {
+                "progress": percent,
+                "message": message,
+                "html_message": _shown(self._clock()) + (page or escape(message)),
+            }
             self._said += 1
             self._events.append((self._said, event))
             if len(self._events) > _KEPT:
@@ -57,17 +67,20 @@ class Progress:
             await changed.wait()
 
 
-def describe(job_id: str, status: JobStatus, *, now: datetime | None = None) -> tuple[int, str]:
+def describe(
+    job_id: str, status: JobStatus, *, now: datetime | None = None, contained: bool = True
+) -> tuple[int, str]:
     """Percent and words for a job that starts; the clock times are the hub's.
 
-    A percentage stands for a step, not for time: 10 submitted, 20 queued, 40 node, 60 container, 70 server.
+    ``contained`` is whether its server starts in a container. A percentage stands for a step, not for time:
+    10 submitted, 20 queued, 40 node, 60 container, 70 server.
     """
     if status.answer == "unknown":
         return 20, f"Job {job_id}: the scheduler does not answer. {status.reason} The job stays as it is."
     if status.state == "CONFIGURING":
         return 40, f"Job {job_id}: its nodes are booted and made ready{_on(status)}."
     if status.state == "RUNNING":
-        return 60, f"Job {job_id} runs{_on(status)}: the container starts, then the server."
+        return _running(job_id, status, contained=contained)
     if status.state == "COMPLETING":
         return 60, f"Job {job_id} is being ended{_on(status)}."
     if status.state == "PENDING":
@@ -75,10 +88,20 @@ def describe(job_id: str, status: JobStatus, *, now: datetime | None = None) -> 
     return 30, f"Job {job_id} is {status.state.lower().replace('_', ' ')}."
 
 
-def describe_container(job_id: str, status: JobStatus, said: str) -> tuple[int, str]:
+def _running(job_id: str, status: JobStatus, *, contained: bool) -> tuple[int, str]:
+    if contained:
+        return 60, f"Job {job_id} runs{_on(status)}: the container starts, then the server."
+    return 70, f"Job {job_id} runs{_on(status)}: the server starts."
+
+
+def describe_container(
+    job_id: str, status: JobStatus, said: str, *, contained: bool = True
+) -> tuple[int, str]:
     """Percent and words for a job whose node works; ``said`` is the last line of its log."""
     if not said:
-        return describe(job_id, status)
+        return describe(job_id, status, contained=contained)
+    if not contained:
+        return 70, f"Job {job_id} runs{_on(status)}: the server starts. Its log says: {said[:200]}"
     if said.startswith(("[I ", "[W ", "[D ")):
         return 70, f"Job {job_id} runs{_on(status)}: the container runs, and the server starts."
     return 60, f"Job {job_id} runs{_on(status)}: the container starts. Its log says: {said[:200]}"
@@ -111,6 +134,13 @@ def _queued(job_id: str, status: JobStatus, now: datetime | None) -> str:
     if status.expected_start:
         words += f"; expected {_clock(status.expected_start, now)}"
     return words
+
+
+def _shown(moment: datetime) -> str:
+    return (
+        f'<time class="gipfel-time" datetime="{moment.isoformat()}" title="{moment:%F %T %Z}">'
+        f"{moment:%T}</time>"
+    )
 
 
 def _on(status: JobStatus) -> str:

@@ -38,10 +38,19 @@ class StartingSpawner(LeavingSpawner):
     #: Whether the job vets its nodes, and when it said so last.
     _vets = False
     _vetting_heard = 0.0
+    #: Whether the environment of this start has an image; None before that was looked at.
+    _has_image: bool | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._progress = Progress()
+
+    @property
+    def in_container(self) -> bool:
+        """Whether the server starts in a container, as far as that is known."""
+        if self._has_image is not None:
+            return self._has_image
+        return bool((self.user_options or {}).get("edf") or self.default_edf) and self.site.engine != "host"
 
     @property
     def _ends(self) -> dict[str, Failure]:
@@ -50,7 +59,7 @@ class StartingSpawner(LeavingSpawner):
         return ends
 
     def _begin_start(self) -> None:
-        self._progress = Progress()
+        self._progress, self._has_image = Progress(), None
         self._vets, self._vetting_heard = False, 0.0
         # A little before JupyterHub's own limit, whose message says nothing of the queue.
         limit = self.start_timeout
@@ -90,7 +99,8 @@ class StartingSpawner(LeavingSpawner):
             elif running and not self._vets and now - max(running, looked) > _LOG_SECONDS:
                 # Only of a start that takes its time: each look is a command in the user's account.
                 looked = now
-                self._say(*describe_container(job_id, status, _last(await self._log_tail())))
+                last = _last(await self._log_tail())
+                self._say(*describe_container(job_id, status, last, contained=self.in_container))
             # A vetting has limits of its own, and says that it goes on.
             if running and now - max(running, self._vetting_heard) > self.server_timeout:
                 raise await self._silent_server(status, address)
@@ -99,9 +109,9 @@ class StartingSpawner(LeavingSpawner):
 
     def _tell_status(self, status: JobStatus, seen: JobStatus | None) -> JobStatus | None:
         """Say what the scheduler says, where that is new."""
-        if status is seen or status is UNSEEN:
+        if status is UNSEEN or status == seen:
             return seen
-        self._say(*describe(self.job_id, status))
+        self._say(*describe(self.job_id, status, contained=self.in_container))
         return status
 
     def _say(self, percent: int, words: str) -> None:
