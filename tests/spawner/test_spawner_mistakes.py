@@ -23,7 +23,7 @@ def no_stack(hub: Any) -> bool:
         (b'{"gpus": true}', "The value for GPUs can't be used: give a number."),
         (b'{"gpus": NaN}', "The value for GPUs can't be used: give a whole number."),
         (b'{"memory": "much"}', "The value for the memory can't be used: give an amount such as 64G."),
-        (b'{"time": "' + b"1" * 21 + b'"}', "give at most 20 characters"),
+        (b'{"time": "' + b"1" * 41 + b'"}', "give at most 40 characters"),
     ],
 )
 def test_options_that_cannot_be_are_one_line(hub: Any, body: bytes, said: str) -> None:
