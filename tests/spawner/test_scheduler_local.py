@@ -14,6 +14,7 @@ from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script, closing, orp
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler.keeper import GRACE_SECONDS
 from gipfel_cluster.scheduler.local import LocalScheduler
+from gipfel_cluster.scheduler.local_machine import LocalGpu, gpus_are_known
 from gipfel_cluster.scheduler.processes import Process, descendants
 from gipfel_cluster.scheduler.protocol import JobRequest, JobStatus
 
@@ -75,6 +76,7 @@ def test_a_job_outlives_the_process_that_started_it(tmp_path: Path) -> None:
 import asyncio, os
 from pathlib import Path
 from gipfel_cluster.scheduler.local import LocalScheduler
+from gipfel_cluster.scheduler.local_machine import LocalGpu, gpus_are_known
 from gipfel_cluster.scheduler.protocol import JobRequest
 local = LocalScheduler(Path({str(tmp_path / "jobs")!r}), environment={{"PATH": os.environ["PATH"]}})
 request = JobRequest(name="t", script="#!/bin/sh\\nexec sleep 60\\n", directory="/")
@@ -287,3 +289,10 @@ def test_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
     asyncio.run(run())
+
+
+def test_no_gpu_is_listed_means_none_only_where_no_driver_is_loaded(tmp_path: Path) -> None:
+    assert gpus_are_known((), devices=tmp_path)
+    (tmp_path / "kfd").touch()
+    assert not gpus_are_known((), devices=tmp_path)
+    assert gpus_are_known((LocalGpu(index="0"),), devices=tmp_path)

@@ -199,11 +199,15 @@ def test_a_link_names_an_environment_but_brings_none(path: str) -> None:
         (UserOptions(time="2-0"), "allows 1-00:00:00, 2-0 was asked for"),
         (UserOptions(time="UNLIMITED"), "UNLIMITED was asked for"),
         (UserOptions(partition="debug", time="31"), "allows 00:30:00"),
+        (UserOptions(partition="none", gpus=1), "This machine has no GPU, 1 was asked for"),
     ],
 )
 def test_more_than_there_is(options: UserOptions, problem: str) -> None:
+    without = Partition(name="none", nodes=1, gpus_known=True)
     with pytest.raises(GipfelError, match=problem):
-        choose_partition(options, (NORMAL, DEBUG))
+        choose_partition(options, (NORMAL, DEBUG, without))
+    # Of a partition whose GPUs are not known, the scheduler decides.
+    assert choose_partition(UserOptions(partition="debug", gpus=1), (NORMAL, DEBUG, without)) == DEBUG
 
 
 def test_the_default_time_fits_the_partition() -> None:

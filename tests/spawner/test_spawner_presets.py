@@ -7,13 +7,15 @@ import pytest
 from traitlets.config import Config
 
 from gipfel_cluster.engines.choice import engine_names_here
+from gipfel_cluster.scheduler.gres import GpuCount
+from gipfel_cluster.scheduler.protocol import Partition
 from gipfel_cluster.scheduler.slurm import submit_arguments
 from gipfel_spawner import EDFSpawner
 from gipfel_spawner.account import Account
 from gipfel_spawner.form.engines import offered_engines
 from gipfel_spawner.form.fit import time_within
 from gipfel_spawner.form.options import UserOptions
-from gipfel_spawner.form.page import FormContent, preset_values
+from gipfel_spawner.form.page import ClusterOffer, FormContent, preset_values, render_form
 from gipfel_spawner.form.presets import describe_options, describe_time, read_presets
 from gipfel_spawner.start.request import server_request, server_spec
 
@@ -64,6 +66,31 @@ def test_a_preset_fills_each_field_and_leaves_the_rest_to_the_site() -> None:
     )
     values = preset_values(UserOptions(edf="/opt/site.toml", gpus=0), content)
     assert (values["edf"], values["edf_path"], values["gpus"]) == ("", "/opt/site.toml", "0")
+
+
+@pytest.mark.parametrize(
+    ("known", "count", "lacking"),
+    [
+        (True, 0, "needs 2 GPUs; this machine has none"),
+        (True, 1, "needs 2 GPUs; this machine has 1"),
+        (True, 2, ""),
+        (False, 0, ""),
+    ],
+)
+def test_a_preset_that_needs_more_gpus_than_there_are_is_disabled(
+    known: bool, count: int, lacking: str
+) -> None:
+    gpus = (GpuCount(count=count),) if count else ()
+    machine = Partition(name="local", default=True, nodes=1, gpus=gpus, gpus_known=known)
+    (preset,), _ = read_presets([{"title": "Pair", "gpus": 2}])
+    content = FormContent(cluster="c", partitions=(machine,), presets=(preset,))
+    page = render_form(content)
+    assert (lacking in page, " disabled>\n  <strong>Pair" in page) == (True, bool(lacking))
+    assert f'max="{count if known else 64}"' in page
+    offer = ClusterOffer(name="c", partitions=(machine,))
+    unknown = Partition(name="far", nodes=1)
+    elsewhere = ClusterOffer(name="d", partitions=(unknown,))
+    assert " disabled>" not in render_form(content.model_copy(update={"clusters": (offer, elsewhere)}))
 
 
 def test_options_in_words() -> None:

@@ -16,6 +16,9 @@ pytestmark = pytest.mark.browser
 _USER = "hedy"
 _NOTED = 'workdir = "/tmp"\n[annotations]\nhooks.aws_ofi_nccl.enabled = "true"\n'
 
+# Then what the form offers is this machine's.
+_MAY_HAVE_GPUS = any(Path(each).exists() for each in ("/dev/nvidiactl", "/dev/kfd"))
+_ASK_START = "options => window.gipfelForm.ask('expected-start', options)"
 Screenshot = Callable[[Page, str], Path]
 
 
@@ -41,7 +44,18 @@ def start_words(page: Page) -> Locator:
 def test_the_form_fills_itself_from_what_there_is(pages: HubPages, screenshot: Screenshot) -> None:
     pages.open_form()
     page = pages.page
-    expect(page.get_by_role("group", name="Presets").get_by_role("button")).to_have_count(3)
+    presets = page.get_by_role("group", name="Presets").get_by_role("button")
+    expect(presets).to_have_count(3)
+    if not _MAY_HAVE_GPUS:
+        expect(presets.filter(has_text="needs 1 GPU; this machine has none")).to_have_count(2)
+        expect(presets.nth(1)).to_be_disabled()
+        expect(page.get_by_text("This machine has no GPU.")).to_be_visible()
+        refused = page.evaluate(_ASK_START, {"gpus": 1})
+        assert refused["problem"] == "This machine has no GPU, 1 was asked for. Ask for 0 GPUs."
+    presets.first.focus()
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Tab")
+    assert presets.first.evaluate("each => getComputedStyle(each).outlineStyle") == "solid"
     expect(start_words(page)).to_have_text("now")
     screenshot(page, "21-form-presets")
 
@@ -56,12 +70,12 @@ def test_the_form_is_readable_in_the_dark_and_in_a_narrow_window(
     expect(page.locator("#gipfel-edf-state")).to_contain_text("1 note")
     screenshot(page, "22-form-dark")
     page.emulate_media(color_scheme="light")
-    page.set_viewport_size({"width": 400, "height": 900})
+    page.set_viewport_size({"width": 320, "height": 900})
     page.locator("#gipfel-more summary").click()
     page.locator("#gipfel-new > summary").click()
     page.locator("#gipfel-new-fields > summary").click()
     # Nothing is wider than the window.
-    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    assert page.evaluate("document.documentElement.scrollWidth") <= 320
     page.screenshot(path=str(screenshot(page, "23-form-narrow")), full_page=True)
     page.set_viewport_size({"width": 1400, "height": 900})
 
@@ -75,10 +89,34 @@ def test_an_environment_is_checked_before_it_is_started(pages: HubPages, screens
     state.get_by_text("Show the resolved environment").click()
     expect(state.locator("pre")).to_contain_text("env.GREETING  grüezi")
     page.get_by_label("Environment", exact=True).select_option("lost-image")
-    expect(state).to_contain_text("✗ 1 error")
-    expect(state).to_contain_text("Error (line 2, image)")
+    expect(state).to_contain_text("✗ Error (line 2, image)")
+    expect(state).not_to_contain_text("1 error")
+    start = page.get_by_role("button", name="Start")
+    expect(start).not_to_have_class(re.compile("btn-jupyter"))
     expect(state).to_contain_text("/nowhere/lost.sqsh")
+    # Below the path's field, where it is the path that can't be used.
+    path = page.get_by_label("or the path of an EDF")
+    path.fill("/nowhere/x.toml")
+    expect(path).to_have_attribute("aria-invalid", "true")
+    expect(path).to_have_attribute("aria-errormessage", "gipfel-edf-state")
+    boxes = [each.bounding_box() or {"y": 0} for each in (path, state)]
+    assert boxes[0]["y"] < boxes[1]["y"]
     screenshot(page, "24-form-checked")
+    path.fill("")
+    page.get_by_label("Environment", exact=True).select_option("plain")
+    expect(start).to_have_class(re.compile("btn-jupyter"))
+
+
+def test_a_time_says_what_it_means(pages: HubPages) -> None:
+    pages.open_form()
+    time, words = pages.page.get_by_label("Time", exact=True), pages.page.locator("#gipfel-time-words")
+    for given, meant in (("1:00", "= 1 min."), ("2h", "= 2 h."), ("90 min", "= 1 h 30 min."), ("", "")):
+        time.fill(given)
+        expect(words).to_have_text(meant)
+        assert time.evaluate("each => each.checkValidity()")
+    time.fill("2 moons")
+    expect(words).to_have_text("✗ not a valid time:")
+    assert not time.evaluate("each => each.checkValidity()")
 
 
 def test_a_mistake_is_shown_at_its_field(pages: HubPages, screenshot: Screenshot) -> None:
@@ -94,7 +132,7 @@ def test_a_mistake_is_shown_at_its_field(pages: HubPages, screenshot: Screenshot
     expect(time).to_be_focused()
     # What was typed is there again, the wrong word, too.
     expect(time).to_have_value("soon")
-    expect(page.locator("#gipfel-time-error")).to_contain_text("'soon' is no time limit")
+    expect(page.locator("#gipfel-time-error")).to_contain_text("'soon' is not a valid time limit")
     screenshot(page, "25-form-mistake")
     time.fill("30")
     expect(time).not_to_have_attribute("aria-invalid", "true")

@@ -21,7 +21,7 @@ from .account import own_name
 from .array import ArrayPlan, TaskState, array_script, task_file
 from .durations import parse_duration
 from .keeper import EXTENSION, GRACE_SECONDS, Ending, KeptJob
-from .local_machine import count_gpus, local_cpus, local_gpus, local_memory
+from .local_machine import count_gpus, gpus_are_known, local_cpus, local_gpus, local_memory
 from .processes import Process, kill_tree
 from .protocol import JobRequest, JobStatus, Partition
 from .site import Choices
@@ -189,6 +189,7 @@ class LocalScheduler:
                 name="local",
                 default=True,
                 gpus=count_gpus(gpus),
+                gpus_known=gpus_are_known(gpus),
                 all_gpus=count_gpus(gpus),
                 idle_gpus=count_gpus([each for each in gpus if not each.busy]),
                 nodes=1,

@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from ..model import Frozen, GipfelError
 from .command import run_command
@@ -31,6 +32,14 @@ async def local_gpus(environment: Mapping[str, str]) -> tuple[LocalGpu, ...]:
         for index, uuid, name in cells
         if index.isdecimal()
     )
+
+
+def gpus_are_known(gpus: Sequence[LocalGpu], *, devices: Path = Path("/dev")) -> bool:
+    """Return whether these are all GPUs of this machine.
+
+    They are not where a driver is loaded that ``nvidia-smi`` did not speak for: a broken one, or AMD's.
+    """
+    return bool(gpus) or not any((devices / name).exists() for name in ("nvidiactl", "kfd"))
 
 
 def count_gpus(gpus: Sequence[LocalGpu]) -> tuple[GpuCount, ...]:

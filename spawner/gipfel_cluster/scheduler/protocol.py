@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Protocol
 from pydantic import AfterValidator, Field, field_validator
 
 from ..model import Frozen, GipfelError, Line
-from .durations import parse_duration
+from .durations import parse_duration, slurm_time
 from .gres import GpuCount
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -17,9 +17,10 @@ _KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER")
 
 
 def _duration(value: str) -> str:
-    if value and parse_duration(value) == 0:
+    limit = slurm_time(value) if value.strip() else ""
+    if limit and parse_duration(limit) == 0:
         raise ValueError("a job needs more than no time")
-    return value
+    return limit
 
 
 def _word(pattern: str, most: int) -> Any:
@@ -36,8 +37,8 @@ Memory = Annotated[Line, _word(r"[0-9]{1,9}[KMGT]?", 10)]
 User = Annotated[Line, _word(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*\$?", 128)]
 #: A hostlist, such as ``nid[001-004]``.
 Hostlist = Annotated[Line, _word(r"[A-Za-z0-9][A-Za-z0-9_.,\[\]-]*", 4096)]
-#: A time limit in Slurm's syntax.
-TimeLimit = Annotated[Line, Field(default="", max_length=20), AfterValidator(_duration)]
+#: A time limit: given in Slurm's syntax or in words such as ``2h``, kept in Slurm's syntax.
+TimeLimit = Annotated[Line, Field(default="", max_length=40), AfterValidator(_duration)]
 
 
 class Placement(Frozen):
@@ -157,7 +158,8 @@ class Partition(Frozen):
 
     ``seconds`` is its time limit, None where it has none; ``default_seconds`` is that of a job that names
     none, None where that is not known. ``gpus``, ``cpus`` and ``memory`` (MiB) are those of its largest node,
-    ``all_gpus`` and ``idle_gpus`` those of all its nodes together; 0 where they are not known.
+    ``all_gpus`` and ``idle_gpus`` those of all its nodes together; 0 where they are not known. ``gpus_known``
+    says that no GPUs means none, not that nothing is known of them.
     """
 
     name: str
@@ -165,6 +167,7 @@ class Partition(Frozen):
     seconds: int | None = None
     default_seconds: int | None = None
     gpus: tuple[GpuCount, ...] = ()
+    gpus_known: bool = False
     all_gpus: tuple[GpuCount, ...] = ()
     idle_gpus: tuple[GpuCount, ...] = ()
     nodes: int = 0

@@ -35,14 +35,7 @@ def choose_partition(options: UserOptions, partitions: Sequence[Partition]) -> P
             "Ask for fewer.",
             field="nodes",
         )
-    most = sum(each.count for each in chosen.gpus)
-    # A partition without GPUs is let pass on a machine of its own, where ranks then run on the CPU.
-    if most and (options.gpus or 0) > most:
-        raise OptionError(
-            f"A node of partition {chosen.name} has {_count(most, 'GPU')}, {options.gpus} were asked for.",
-            "Ask for fewer.",
-            field="gpus",
-        )
+    _check_gpus(options.gpus or 0, chosen)
     _check_node(options, chosen)
     _check_time(options.time, chosen)
     return chosen
@@ -64,6 +57,26 @@ def within_group(options: UserOptions, chosen: Partition | None, group: Sequence
             f"There is no partition {name}.", f"Pick one of {', '.join(group)}.", field="partition"
         )
     return options.model_copy(update={"partition": name})
+
+
+def _check_gpus(wanted: int, partition: Partition) -> None:
+    most = most_gpus(partition)
+    if most is None or wanted <= most:
+        return
+    asked = f"{wanted} {'was' if wanted == 1 else 'were'} asked for."
+    if most == 0:
+        raise OptionError(f"This machine has no GPU, {asked}", "Ask for 0 GPUs.", field="gpus")
+    raise OptionError(
+        f"A node of partition {partition.name} has {_count(most, 'GPU')}, {asked}",
+        "Ask for fewer.",
+        field="gpus",
+    )
+
+
+def most_gpus(partition: Partition) -> int | None:
+    """Return how many GPUs the largest node of a partition has; None where that is not known."""
+    most = sum(each.count for each in partition.gpus)
+    return most if most or partition.gpus_known else None
 
 
 def _count(number: int, what: str) -> str:

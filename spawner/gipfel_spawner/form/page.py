@@ -15,6 +15,7 @@ from gipfel_cluster.scheduler.protocol import Partition
 from gipfel_cluster.scheduler.site import Choices
 
 from .environment_fields import EnvironmentField, environment_fields
+from .fit import most_gpus
 from .options import UserOptions
 from .presets import Preset, describe_options
 
@@ -56,6 +57,15 @@ class ClusterOffer(Frozen):
     def more_engines(self) -> tuple[str, ...]:
         """The engines beside the cluster's own."""
         return self.engines[1:]
+
+
+class PresetButton(Frozen):
+    """A preset as the form shows it; ``lacking`` is why it can't be chosen here, empty where it can."""
+
+    title: str
+    words: str
+    values: dict[str, str]
+    lacking: str = ""
 
 
 class FormContent(Frozen):
@@ -102,9 +112,8 @@ def render_form(content: FormContent) -> str:
         most_gpus=_most_gpus(
             [each for offer in content.clusters for each in offer.partitions] or content.partitions
         ),
-        presets=[(each.title, each.words, preset_values(each.options, content)) for each in content.presets],
-        last=preset_values(content.last, content) if content.last else None,
-        last_words=_last_words(content),
+        presets=[_button(each.title, each.words, each.options, content) for each in content.presets],
+        last=_button("Last", describe_options(content.last), content.last, content) if content.last else None,
         fields=_fields(),
         version=_version(),
     )
@@ -137,6 +146,27 @@ def preset_values(options: UserOptions, content: FormContent) -> dict[str, str]:
         "partition": options.partition or content.defaults.partition,
         "vet_action": options.vet_action or "abort",
     }
+
+
+def _button(title: str, words: str, options: UserOptions, content: FormContent) -> PresetButton:
+    values = preset_values(options, content)
+    return PresetButton(
+        title=title, words=words, values=values, lacking=_lacking(int(values["gpus"]), options, content)
+    )
+
+
+def _lacking(gpus: int, options: UserOptions, content: FormContent) -> str:
+    """Return why no partition that these options may mean has so many GPUs in a node; empty where one may."""
+    offers = [each for each in content.clusters if options.cluster in {"", each.name}]
+    offered = (
+        [each for offer in offers for each in offer.partitions] if content.clusters else content.partitions
+    )
+    meant = [each for each in offered if options.partition in {"", each.name}]
+    most = [most_gpus(each) for each in meant]
+    known = [each for each in most if each is not None]
+    if not known or len(known) < len(most) or gpus <= max(known):
+        return ""
+    return f"needs {gpus} GPU{'' if gpus == 1 else 's'}; this machine has {max(known) or 'none'}"
 
 
 def describe_partition(partition: Partition) -> str:
@@ -173,14 +203,9 @@ def _selected_partition(content: FormContent, chosen: str) -> str:
     return chosen if chosen in names else default
 
 
-def _last_words(content: FormContent) -> str:
-    if content.last is None:
-        return ""
-    return describe_options(content.last)
-
-
 def _most_gpus(partitions: Sequence[Partition]) -> int:
-    return max((sum(each.count for each in partition.gpus) for partition in partitions), default=0) or 64
+    most = [most_gpus(each) for each in partitions]
+    return 64 if not most or None in most else max(each or 0 for each in most)
 
 
 @cache
@@ -200,7 +225,7 @@ def _fields() -> Mapping[str, EnvironmentField]:
 def _version() -> str:
     """Changes with the static files, so that a browser takes the new ones."""
     folder = files("gipfel_spawner") / "static"
-    names = ("form.js", "environment.js", "form.css")
+    names = ("duration.js", "form.js", "environment.js", "form.css")
     return sha256(b"".join((folder / name).read_bytes() for name in names)).hexdigest()[:12]
 
 

@@ -54,11 +54,19 @@
     return list;
   }
 
-  /** In one line, how many errors and notes there are. */
+  /** How many errors a check has found. */
+  function errorsOf(answer) {
+    return answer.diagnostics.filter((each) => each.severity === "error").length;
+  }
+
+  /** In one line, how many errors and notes there are; empty where a single error says so itself. */
   function summary(answer) {
-    const errors = answer.diagnostics.filter((each) => each.severity === "error").length;
+    const errors = errorsOf(answer);
     const notes = weighty(answer.diagnostics).length - errors;
     const count = (number, word) => `${number} ${word}${number === 1 ? "" : "s"}`;
+    if (errors === 1 && !notes) {
+      return "";
+    }
     const parts = [errors ? `✗ ${count(errors, "error")}` : "✓ valid"];
     if (notes) {
       parts.push(`⚠ ${count(notes, "note")}`);
@@ -91,10 +99,12 @@
 
   /** What a check of an EDF has brought, into a place of the page. */
   function showCheck(place, answer) {
-    place.replaceChildren(element("span", summary(answer)));
+    const box = element("div", "", errorsOf(answer) ? "alert alert-danger mt-2 mb-0 px-3 py-2" : "");
+    box.append(element("span", summary(answer)));
     if (answer.diagnostics.length) {
-      place.append(diagnosticList(answer.diagnostics));
+      box.append(diagnosticList(answer.diagnostics));
     }
+    place.replaceChildren(box);
     if (answer.edf) {
       place.append(resolved(answer.edf));
     }
@@ -136,7 +146,7 @@
 
   const askStart = settled(async (signal) => {
     if (!form.checkValidity()) {
-      start.textContent = "not known: a field above can't be used.";
+      start.textContent = "unknown (fix the field marked above)";
       return;
     }
     start.textContent = "asking the scheduler…";
@@ -146,29 +156,60 @@
       start.className = answer.problem ? "text-danger-emphasis" : "";
     } catch (error) {
       if (error.name !== "AbortError") {
-        start.textContent = `not known. ${error.message}`;
+        start.textContent = `unknown. ${error.message}`;
       }
     }
   });
 
   const state = byId("gipfel-edf-state");
+  const startButton = form.querySelector("[type=submit]");
+
+  /** The field that names the environment, with what a check says right below it. */
+  function environmentField() {
+    const used = field("edf_path").value.trim() ? field("edf_path") : field("edf");
+    byId(`${used.id}-help`).after(state);
+    return used;
+  }
+
+  /** Mark the field of an environment that can't be used, and let Start look like what would fail. */
+  function markEnvironment(target, bad) {
+    for (const each of [field("edf"), field("edf_path")]) {
+      const marked = bad && each === target;
+      each.classList.toggle("is-invalid", marked);
+      each.toggleAttribute("aria-invalid", marked);
+      if (marked) {
+        each.setAttribute("aria-invalid", "true");
+        each.setAttribute("aria-errormessage", state.id);
+      } else {
+        each.removeAttribute("aria-errormessage");
+      }
+    }
+    startButton.classList.toggle("btn-jupyter", !bad);
+    startButton.classList.toggle("btn-secondary", bad);
+  }
+
   const askEnvironment = settled(async (signal) => {
-    const edf = field("edf_path").value.trim() || field("edf").value;
+    const target = environmentField();
+    const edf = target.value.trim();
     if (!edf) {
       state.replaceChildren();
+      markEnvironment(target, false);
       return;
     }
     state.replaceChildren(element("span", `Checking ${edf}…`, "text-body-secondary"));
     try {
-      showCheck(state, await ask("environment", { edf }, signal));
-      // What the last start said of it stands on top of the page, and the answer says it anew.
+      const answer = await ask("environment", { edf }, signal);
+      if (answer.problem) {
+        throw new Error(answer.problem);
+      }
+      showCheck(state, answer);
+      markEnvironment(target, errorsOf(answer) > 0);
+      // What the last start said of it stands on top of the page, and the answer says it again.
       root.querySelectorAll("#gipfel-edf-error").forEach((each) => each.remove());
-      root.querySelectorAll("[aria-errormessage=gipfel-edf-error]").forEach((each) => {
-        each.setAttribute("aria-errormessage", state.id);
-      });
     } catch (error) {
       if (error.name !== "AbortError") {
-        state.replaceChildren(element("span", `✗ ${error.message}`, "text-danger-emphasis"));
+        state.replaceChildren(element("div", `✗ ${error.message}`, "alert alert-danger mt-2 mb-0 px-3 py-2"));
+        markEnvironment(target, true);
       }
     }
   });
@@ -183,8 +224,25 @@
     byId("gipfel-idle").textContent = idle ? `${chosen.value}: ${idle}` : "";
     field("nodes").max = Number(nodes) || 4096;
     field("cpus").max = Number(cpus) || 4096;
-    // A partition without GPUs is a machine where ranks run on the CPU.
-    field("gpus").max = Number(gpus) || 64;
+    // Where nothing is known of GPUs, the scheduler refuses what it has not.
+    field("gpus").max = chosen.dataset.gpusKnown ? Number(gpus) : Number(gpus) || 64;
+  }
+
+  /** What the time means, and whether it is one. */
+  function followTime() {
+    const target = field("time");
+    const seconds = target.value.trim() ? window.gipfelDuration.seconds(target.value) : null;
+    const bad = seconds !== null && !(seconds > 0);
+    target.setCustomValidity(bad ? "Write it as 30 (minutes), 2h, 90 min, 2:00:00 or 1-12:00:00." : "");
+    if (bad) {
+      target.setAttribute("aria-invalid", "true");
+    }
+    byId("gipfel-time-words").textContent = bad
+      ? "✗ not a valid time:"
+      : seconds === null
+        ? ""
+        : `= ${window.gipfelDuration.words(seconds)}.`;
+    byId("gipfel-time-words").classList.toggle("text-danger-emphasis", bad);
   }
 
   /** What follows a vetting is asked where there is one; of one node none can be left out. */
@@ -242,12 +300,13 @@
       }
     }
     presets.forEach((each) => each.setAttribute("aria-pressed", String(each === preset)));
+    followTime();
     followPartition();
     followVetting();
     askStart();
     askEnvironment();
     // From here on it takes Enter, or a second click.
-    form.querySelector("[type=submit]").focus();
+    startButton.focus();
   }
 
   presets.forEach((each) => each.addEventListener("click", () => choose(each)));
@@ -264,6 +323,9 @@
     if (["cluster", "partition"].includes(event.target.name)) {
       followPartition();
     }
+    if (event.target.name === "time") {
+      followTime();
+    }
     if (["vet", "nodes"].includes(event.target.name)) {
       followVetting();
     }
@@ -279,6 +341,7 @@
   if (groups.size) {
     followCluster(false);
   }
+  followTime();
   followPartition();
   followVetting();
   askStart();
