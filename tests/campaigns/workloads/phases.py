@@ -1,0 +1,108 @@
+"""Phases that programs are made of: what counters show while one kind of work runs.
+
+Levels follow from what the hardware does: a kernel at a pipe's roof keeps that pipe busy in almost every cycle;
+a tiny kernel leaves most SMs without a block; a collective runs on a few SMs and moves bytes over links.
+"""
+
+import numpy as np
+
+from .recording import Phase, Program
+
+Rng = np.random.Generator
+OFF: Phase = {}
+#: NVML's bits of reasons for lower clocks: power cap, hardware slowdown for heat, clocks set by the user.
+POWER_CAP, HOT, APPLICATION_CLOCKS = 0x04, 0x40, 0x02
+
+
+def kernel(
+    *, pipe: str = "TENSOR", load: float, dram: float = 0.2, active: float = 0.97, occupancy: float = 0.3,
+    engine: float = 1.0, **more: float,
+) -> Phase:  # fmt: skip
+    """Large kernels: a pipe's activity, memory's, and how many SMs have work."""
+    return {
+        "GR_ENGINE_ACTIVE": engine,
+        "SM_ACTIVE": active,
+        "SM_OCCUPANCY": occupancy,
+        f"PIPE_{pipe}_ACTIVE": load,
+        "DRAM_ACTIVE": dram,
+        **more,
+    }
+
+
+def tiny(rng: Rng, *, engine: float, active: float, **more: float) -> Phase:
+    """Kernels too small for the GPU, launched one by one: gaps between them, few SMs with work."""
+    pipes = {"PIPE_TENSOR_ACTIVE": 0.2 * active, "PIPE_FP32_ACTIVE": 0.15 * active}
+    return {
+        "GR_ENGINE_ACTIVE": engine,
+        "SM_ACTIVE": active,
+        "SM_OCCUPANCY": active * rng.uniform(0.2, 0.5),
+        "DRAM_ACTIVE": 0.4 * active,
+        "GPU_UTIL": min(1.0, engine + rng.uniform(0.2, 0.4)),
+        **pipes,
+        **more,
+    }
+
+
+def collective(rng: Rng, *, nvlink: float = 0.0, pcie: float = 0.0) -> Phase:
+    """A collective's kernel: 8 to 32 of 132 SMs, bytes per second in each direction."""
+    share = rng.uniform(8, 32) / 132
+    return {
+        "GR_ENGINE_ACTIVE": 1.0,
+        "SM_ACTIVE": share,
+        "SM_OCCUPANCY": share * 0.3,
+        "DRAM_ACTIVE": 0.05 + nvlink / 4e12,
+        "PIPE_INT_ACTIVE": 0.02,
+        "NVLINK_TX_BYTES": nvlink,
+        "NVLINK_RX_BYTES": nvlink,
+        "PCIE_TX_BYTES": pcie,
+        "PCIE_RX_BYTES": pcie,
+    }
+
+
+def repeat(program: Program, seconds: float, rng: Rng, *, jitter: float = 0.03) -> Program:
+    """A program again and again, each phase a little longer or shorter each time."""
+    found: list[tuple[float, Phase]] = []
+    total = 0.0
+    while total < seconds:
+        for length, phase in program:
+            drawn = max(0.0, length * (1.0 + jitter * rng.standard_normal()))
+            found.append((drawn, phase))
+            total += drawn
+    return found
+
+
+def in_step(programs: list[Program], wait: Phase, seconds: float, rng: Rng, *, jitter: float = 0.004) -> list[Program]:
+    """Programs of several GPUs whose steps end together: who is early waits in ``wait`` for the slowest."""
+    found: list[list[tuple[float, Phase]]] = [[] for _ in programs]
+    total = 0.0
+    while total < seconds:
+        drawn = [
+            [(max(0.0, s * (1.0 + jitter * rng.standard_normal())), phase) for s, phase in program]
+            for program in programs
+        ]
+        longest = max(sum(s for s, _ in each) for each in drawn)
+        for own, each in zip(found, drawn, strict=True):
+            own.extend(each)
+            own.append((longest - sum(s for s, _ in each), wait))
+        total += longest
+    return found
+
+
+def transformer(rng: Rng, *, scale: float = 1.0) -> Phase:
+    """Forward and backward of a transformer layer at a good size, as a mean over its kernels."""
+    return kernel(
+        load=scale * rng.uniform(0.5, 0.65),
+        dram=rng.uniform(0.3, 0.42),
+        active=rng.uniform(0.92, 0.98),
+        occupancy=rng.uniform(0.2, 0.35),
+    )
+
+
+def matmul(rng: Rng) -> Phase:
+    """A large matrix product."""
+    return kernel(load=rng.uniform(0.88, 0.95), dram=rng.uniform(0.15, 0.35), active=0.98, occupancy=0.2)
+
+
+def stream(rng: Rng) -> Phase:
+    """A copy or an elementwise kernel at the roof of memory."""
+    return kernel(pipe="FP32", load=rng.uniform(0.03, 0.12), dram=rng.uniform(0.85, 0.93), active=0.98, occupancy=0.85)
