@@ -1,8 +1,8 @@
-# make up · slurm · test · check · bench · traces        Everything is made in .venv, build/ and node_modules/.
+# make up · slurm · test · check · bench · campaign · traces        Everything is made in .venv, build/ and node_modules/.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help up slurm test check bench traces install system clean
+.PHONY: help up slurm test check bench campaign traces install system clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -34,6 +34,9 @@ check: install ## ruff, mypy strict, eslint, prettier, import floors
 
 bench: install ## ratios beside the peers, measured in one run (BENCH=name for one)
 	@$(BIN)/python tests/bench/run.py $(BENCH)
+
+campaign: install ## how often verdicts are right, on work drawn at random: NAME=causes|vetting (SEED, DRAWS)
+	@$(BIN)/python tests/campaigns/run.py $(NAME) $(if $(SEED),--seed $(SEED)) $(if $(DRAWS),--draws $(DRAWS))
 
 traces: ## real traces of known work into tests/data/traces, where an NVIDIA GPU and torch are
 	@python=$$(test -x $(BIN)/python && echo $(BIN)/python || command -v $(PYTHON)); \

@@ -114,7 +114,10 @@ export interface IAdvice {
 /** A score as `gipfel score --json` gives it; numbers that nobody knows are null. */
 export interface IScore {
   readonly score: number | null;
+  /** The largest part of 100; null where samples are too far apart to tell. */
   readonly bottleneck: string | null;
+  /** Bounds of the score that faster samples could show; null where there is no score. */
+  readonly range: readonly [number, number] | null;
   readonly binding: Readonly<Record<string, number | null>>;
   readonly losses: Readonly<Record<string, number | null>>;
   /** The score and the losses as whole numbers that add up to 100; null where there is no score. */

@@ -16,7 +16,18 @@ sys.path.insert(0, str(Path(__file__).parent))
 from saturation_tables import START_NS, busy, gpu, host, table
 
 KEYS = {"score", "binding", "losses", "bottleneck", "advice", "confidence", "gpus"}
-LOSSES = ["idle", "input", "launch", "occupancy", "imbalance", "communication", "checkpoint", "capped"]
+LOSSES = [
+    "idle",
+    "input",
+    "launch",
+    "occupancy",
+    "imbalance",
+    "communication",
+    "checkpoint",
+    "capped",
+    "start_up",
+    "unexplained",
+]
 
 
 @pytest.fixture
@@ -82,7 +93,7 @@ def test_the_lines(gipfel, run):
     assert lines[0] == "GIPFEL   nid1 · 2 \u00d7 H100 80GB HBM3 · ngc-25.05"
     assert lines[1].startswith("Saturation   alps-4711   20 s, a sample every 1 s, confidence 0.")
     assert lines[2].endswith("┃ bottleneck: input")
-    assert lines[3] == "lost: input 50 · occupancy 10  (40 + 60 = 100)"
+    assert lines[3] == "lost: input 50 · unexplained 10  (40 + 60 = 100)"
     assert max(len(line) for line in lines) <= 80
     assert "\x1b" not in written
 

@@ -39,6 +39,8 @@ def waiting(**more: object) -> dict[str, object]:
 
 WELL = busy(tensor=0.95, dram=0.5, active=1.0, FB_USED=50e9, FB_TOTAL=80e9)
 
+FEW_WARPS = {"tensor": 0.1, "dram": 0.1, "active": 0.9, "SM_OCCUPANCY": 0.05, "POWER_USAGE": 200.0}
+
 #: Rule to the series on which it speaks.
 SPEAKS: dict[str, Mapping[Device, Mapping[str, object]]] = {
     "unused-gpu": {gpu(0): WELL, gpu(1): busy(tensor=0.0, dram=0.0, active=0.0, engine=0.0)},
@@ -47,19 +49,23 @@ SPEAKS: dict[str, Mapping[Device, Mapping[str, object]]] = {
         gpu(): waiting(PCIE_RX_BYTES=half(0.0, 6e9)),
         host(): {"CPU_CORES_USED": 7.0, "CPU_UTIL": 0.4},
     },
-    "compile": {gpu(): busy(tensor=0.8, active=0.88)},
+    "compile": {gpu(): busy(tensor=0.3, dram=0.1, active=0.5)},
     "cuda-graphs": {gpu(): busy(tensor=0.05, dram=0.05, active=0.1)},
-    "batch-size": {gpu(): busy(tensor=0.3, dram=0.3, active=0.9, FB_USED=10e9, FB_TOTAL=80e9)},
-    "activation-checkpointing": {gpu(): busy(tensor=0.3, dram=0.3, active=0.9, FB_USED=79e9, FB_TOTAL=80e9)},
+    "batch-size": {gpu(): busy(**FEW_WARPS, FB_USED=10e9, FB_TOTAL=80e9)},
+    "activation-checkpointing": {gpu(): busy(**FEW_WARPS, FB_USED=79e9, FB_TOTAL=80e9)},
+    "video-decoder": {gpu(): busy(tensor=0.1, dram=0.1, active=0.2, engine=0.4, NVDEC0_ACTIVE=0.95)},
     "half-precision": {gpu(): busy(tensor=0.0, PIPE_FP32_ACTIVE=0.7)},
     "quarter-precision": {gpu(): WELL},
     "fused-optimizer": {gpu(): busy(tensor=[0.8, 0.8, 0.0] * 14, dram=[0.3, 0.3, 0.85] * 14, active=1.0)},
     "slow-rank": {
-        gpu(0): busy(tensor=0.8, active=0.9),
+        gpu(0): busy(tensor=0.8, active=0.9, NVLINK_TX_BYTES=1e9),
         **{gpu(i): busy(tensor=0.05, dram=0.05, active=0.1) for i in (1, 2, 3)},
     },
     "placement": {gpu(i): busy(tensor=0.1, dram=0.1, active=0.2, PCIE_TX_BYTES=40e9) for i in (0, 1)},
-    "bucket-size": {gpu(i): busy(tensor=0.2, dram=0.2, active=0.2, NVLINK_TX_BYTES=90e9) for i in (0, 1)},
+    "bucket-size": {
+        gpu(i): busy(tensor=half(0.6), dram=0.1, active=half(0.9, 0.1), NVLINK_TX_BYTES=half(0.0, 90e9))
+        for i in (0, 1)
+    },
     "checkpoint-interval": {
         gpu(): busy(tensor=0.9, dram=0.3, active=[1.0] * 8 + [0.0] * 2, engine=[1.0] * 8 + [0.0] * 2),
         host(): {"IO_WRITE_BYTES": [0.0] * 8 + [2e9] * 2},
@@ -68,7 +74,9 @@ SPEAKS: dict[str, Mapping[Device, Mapping[str, object]]] = {
         gpu(): waiting(),
         host(): {"IO_WRITE_BYTES": [0.0] * 25 + [2e9] * 15},
     },
-    "capping": {gpu(): busy(tensor=0.5, active=1.0, CLOCKS_EVENT_REASONS=4.0, GPU_TEMP=84.0)},
+    "capping": {
+        gpu(): busy(tensor=0.9, active=1.0, CLOCKS_EVENT_REASONS=64.0, GPU_TEMP=91.0, SM_CLOCK=990.0)
+    },
 }
 
 
@@ -89,6 +97,45 @@ def stretched(series: Mapping[Device, Mapping[str, object]]) -> tuple[dict[Devic
 
 def test_every_rule_has_a_pattern_here():
     assert {rule.name for rule in RULES} == set(SPEAKS)
+
+
+def test_gpus_that_lost_alike_are_named_together():
+    own = found({gpu(0): WELL, gpu(2): waiting(), gpu(3): waiting(), host(): {"CPU_CORES_USED": 9.0}})
+    assert own["loader-workers"].sentence.startswith("GPUs 2 and 3 waited for input 50 % of the time")
+    own = found({gpu(i): waiting() for i in range(4)} | {host(): {"CPU_CORES_USED": 9.0}})
+    assert own["loader-workers"].sentence.startswith("All GPUs waited for input")
+
+
+def test_a_loss_without_a_remedy_is_told_as_it_is():
+    own = found({gpu(): busy(tensor=0.3, dram=0.3, active=0.9)})["untreated-unexplained"]
+    assert own.sentence == "No recorded series shows why GPU 0 lost 57 % of the time."
+    assert own.gain == 0.0
+
+
+def test_twice_the_workers_bound_the_gain_from_below():
+    half_idle = found({gpu(): waiting(), host(): {"CPU_CORES_USED": 7.0, "CPU_UTIL": 0.4}})["loader-workers"]
+    # With half of the time to wait, twice the workers keep up.
+    assert (half_idle.gain_least, half_idle.gain) == pytest.approx((50.0, 50.0))
+    rare = busy(
+        tensor=[0.9] * 4 + [0.0] * 16, dram=0.0, active=[1.0] * 4 + [0.0] * 16, engine=[1.0] * 4 + [0.0] * 16
+    )
+    own = found({gpu(): rare, host(): {"CPU_CORES_USED": 7.0, "CPU_UTIL": 0.4}}, length=20)["loader-workers"]
+    # A fifth of the time computes: then batches come in half of the time, 60 % of it waiting.
+    assert (own.gain_least, own.gain) == pytest.approx((20.0, 80.0))
+
+
+def test_a_clock_a_little_below_its_maximum_at_the_power_limit_is_no_advice():
+    usual = busy(tensor=0.5, active=1.0, CLOCKS_EVENT_REASONS=4.0, SM_CLOCK=1780.0)
+    assert "capping" not in found({gpu(): usual})
+    cut = busy(tensor=0.9, active=1.0, CLOCKS_EVENT_REASONS=4.0, SM_CLOCK=990.0)
+    assert found({gpu(): cut})["capping"].sentence.startswith(
+        "The power limit held the clock of GPU 0 at 50 %"
+    )
+
+
+@pytest.mark.parametrize("pipe", ["PIPE_TENSOR_IMMA_ACTIVE", "PIPE_TENSOR_DFMA_ACTIVE"])
+def test_integers_and_doubles_get_no_advice_on_fp8(pipe):
+    assert "quarter-precision" not in found({gpu(): busy(tensor=0.95, dram=0.5, active=1.0, **{pipe: 0.9})})
 
 
 @pytest.mark.parametrize("rule", SPEAKS)
@@ -131,10 +178,11 @@ def test_where_all_cores_are_taken_more_workers_are_no_advice():
 def test_the_slow_one_is_named():
     own = found(
         {
-            gpu(2): busy(tensor=0.8, active=0.9),
+            gpu(2): busy(tensor=0.8, active=0.9, NVLINK_TX_BYTES=1e9),
             **{gpu(i): busy(tensor=0.05, dram=0.05, active=0.1) for i in (0, 1, 3)},
         }
     )
+    assert own["slow-rank"].sentence.startswith("GPUs 0, 1 and 3 waited")
     assert "while GPU 2 worked" in own["slow-rank"].sentence
     assert {shown.device for shown in own["slow-rank"].evidence} > {gpu(2).uuid}
 

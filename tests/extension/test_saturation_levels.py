@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from gipfel_extension.saturation import Weights, ceilings_of
-from gipfel_extension.saturation.ceilings import LINKS, TABLE
-from gipfel_extension.saturation.levels import levels_of
+from gipfel_extension.saturation.ceilings import LINKS, TABLE, slice_of
+from gipfel_extension.saturation.levels import fractions, levels_of
 from gipfel_extension.saturation.staircase import staircase_of
 from gipfel_extension.telemetry.sources.gpm import GPM_METRICS
 
@@ -43,6 +43,15 @@ def one(values: object) -> float:
         ("NVIDIA L4", "L4"),
         ("NVIDIA L40S", "L40S"),
         ("NVIDIA L40", ""),
+        ("NVIDIA H20", "H20"),
+        ("NVIDIA H800", "H800"),
+        ("NVIDIA A800-SXM4-80GB", "A800"),
+        ("NVIDIA A30", "A30"),
+        ("NVIDIA A10", "A10"),
+        ("NVIDIA A10G", ""),
+        ("Tesla T4", "T4"),
+        ("NVIDIA B300 SXM6 AC", "B300"),
+        ("AMD Instinct MI300X", "MI300X"),
         ("simulated GPU", ""),
         ("", ""),
     ],
@@ -80,9 +89,43 @@ def test_the_integer_pipe_and_c2c_count_where_a_source_records_them():
 
 
 def test_a_level_is_at_most_one():
-    found = levels(dram=0.97, PCIE_RX_BYTES=99e9)
+    found = levels(dram=0.97, NVLINK_RX_BYTES=999e9)
     assert one(found.resources["memory"]) == 1.0
     assert one(found.resources["interconnect"]) == 1.0
+
+
+def test_a_link_to_the_host_counts_as_far_as_sms_have_work():
+    assert one(levels(active=0.25, PCIE_RX_BYTES=99e9).resources["interconnect"]) == 0.25
+    assert one(levels(active=0.9, PCIE_RX_BYTES=5.568e9).resources["interconnect"]) == pytest.approx(0.1)
+
+
+def test_a_pipe_counts_at_the_clock_that_the_gpu_could_run():
+    found = levels(tensor=0.9, dram=0.0, SM_CLOCK=990.0, MAX_SM_CLOCK=1980.0)
+    assert one(found.resources["compute"]) == pytest.approx(0.45)
+    # The table knows the maximum where the driver doesn't say; a clock above it counts as the maximum.
+    assert one(levels(tensor=0.9, dram=0.0, SM_CLOCK=990.0).resources["compute"]) == pytest.approx(0.45)
+    assert one(levels(tensor=0.9, dram=0.0, SM_CLOCK=2500.0).resources["compute"]) == pytest.approx(0.9)
+    assert one(levels(name="another GPU", tensor=0.9, dram=0.0, SM_CLOCK=990.0).clock) == 1.0
+
+
+def test_one_value_above_one_is_missing_and_many_make_the_metric_faulty():
+    device = gpu()
+    tensor = np.full(200, 0.5)
+    tensor[3] = 1.2
+    columns = table({device: busy(tensor=tensor)}, length=200).of(device.uuid)
+    found = levels_of(columns, ceilings_of(H100), Weights())
+    assert np.isnan(fractions(columns, "PIPE_TENSOR_ACTIVE")).sum() == 1
+    assert found.faulty == ()
+    per_cent = levels(tensor=35.0)
+    assert per_cent.faulty == ("PIPE_TENSOR_ACTIVE",)
+    assert one(per_cent.resources["compute"]) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("NVIDIA H100 MIG 1g.10gb", 1 / 7), (H100, 1.0), ("MIG 7g.80gb", 1.0)]
+)
+def test_a_mig_instance_is_as_large_as_its_name_says(name, size):
+    assert slice_of(name) == pytest.approx(size)
 
 
 def test_weights_multiply_levels_before_the_highest_binds():

@@ -27,10 +27,10 @@ def test_the_first_four_lines():
         "GIPFEL   nid1 · 2 \u00d7 H100 80GB HBM3 · ngc-25.05",
         "Saturation   alps-48812   10 s, a sample every 1 s, confidence 0.70",
         "  48  ┃███████████████·················┃ compute-bound 60 % of the time",
-        "lost: input 40 · occupancy 12  (48 + 52 = 100)",
+        "lost: input 40 · unexplained 12  (48 + 52 = 100)",
     ]
     assert found[4].startswith("utilization 100 %")
-    assert found[5].startswith("⚑ GPU 0 waited for input 40 % of the time while its host used 9.0 CPU cores.")
+    assert " ".join(found[5:7]).startswith("⚑ All GPUs waited for input 40 % of the time while its host used")
 
 
 def test_a_long_name_is_whole_and_stands_on_a_line_of_its_own():

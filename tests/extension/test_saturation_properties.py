@@ -66,7 +66,9 @@ def test_score_and_losses_are_parts_of_a_hundred(found, chosen):
         assert all(-1e-9 <= loss <= 100.0 + 1e-9 for loss in total.losses.values())
         assert sum(total.binding.values()) <= 1.0 + 1e-9
         assert sum(total.points.values()) == pytest.approx(total.score, abs=1e-6)
-        assert total.bottleneck in {*total.points, *total.losses}
+        assert total.bottleneck in {None, *total.points, *total.losses}
+        assert total.least - 1e-9 <= total.score <= total.most + 1e-9
+        assert sum(total.in_turn.values()) <= total.most + 1e-6
     assert 0.0 <= job.confidence <= 1.0
     for trace in job.traces:
         whole = trace.levels.saturation + sum(trace.losses.values())

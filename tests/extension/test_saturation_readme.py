@@ -43,19 +43,20 @@ def test_the_worked_example():
         assert {name: trace.losses[name][place] for name in LOSSES} == pytest.approx(told), row
     text = " ".join(README.read_text().split())
     total = job.total
-    said = (
-        f"score {total.score:g}, input {total.losses['input']:.3g}, launch {total.losses['launch']:.3g}, "
-        f"occupancy {total.losses['occupancy']:.3g}, together 100."
+    parts = ", ".join(
+        f"{name} {total.losses[name]:.3g}" for name in ("start_up", "input", "launch", "unexplained")
     )
+    said = f"score {total.score:.3g}, {parts}, together 100."
     assert said in text
     assert (
         f"Of the score {total.points['compute']:.3g} is compute's and {total.points['memory']:.3g} memory's"
         in text
     )
     assert f"the bottleneck is {total.bottleneck}." in text
-    assert total.binding == {"compute": 0.5, "memory": 0.5, "interconnect": 0.0}
+    assert total.binding == pytest.approx({"compute": 0.4, "memory": 0.4, "interconnect": 0.0})
+    assert f"the score would be up to {total.most:.3g}" in text
     assert re.search(r"confidence is .* = ([0-9.]+)\. ", text)[1] == f"{job.confidence:.2f}"
-    assert (job.startup, job.gpus[0].samples) == (1.0, 4)
+    assert (job.startup, job.gpus[0].samples) == (1.0, 5)
 
 
 def test_the_readme_names_every_loss():

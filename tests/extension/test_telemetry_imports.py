@@ -208,8 +208,8 @@ def test_exporter_text(tmp_path):
     assert any("no times" in note for note in found.notes)
     job = score_table(found.table)
     assert job.total.score == pytest.approx(55.0)
-    # It has no SM activity by default, so all of the gap is in one loss.
-    assert job.total.losses["occupancy"] == pytest.approx(44.0)
+    # It has no SM activity by default, so nothing tells what the gap is.
+    assert job.total.losses["unexplained"] == pytest.approx(45.0)
     assert any("SM_ACTIVE is missing" in note for note in job.notes)
 
 

@@ -153,7 +153,7 @@ def test_the_shares_of_each_bucket_add_up_to_a_hundred():
     score = sum(SHARES.points[name] for name in ("compute", "memory", "interconnect"))
     assert np.nanmean(score) == pytest.approx(JOB.total.score, abs=1.5)
     names = {trace["name"] for trace in shares_figure(SHARES.time_ns, SHARES.points)["data"]}
-    assert {"compute", "occupancy"} <= names
+    assert {"compute", "unexplained"} <= names
 
 
 def test_events_and_evidence_are_marked_where_they_are():

@@ -69,7 +69,7 @@ function scoreLine(root, model, onChoice) {
       .map(([name, points]) => `${name} ${Math.round(points)}`);
     words.textContent =
       typeof score === 'number'
-        ? `score ${Math.round(score)} of 100, ${bottleneck} · lost: ${lost.join(' · ') || 'nothing'}`
+        ? `score ${Math.round(score)} of 100, ${bottleneck ?? 'bottleneck unclear'} · lost: ${lost.join(' · ') || 'nothing'}`
         : 'no score yet';
   };
 }

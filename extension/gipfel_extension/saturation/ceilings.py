@@ -1,5 +1,6 @@
 """What a resource can reach in practice, by GPU model: the 100 % of the score."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -18,6 +19,9 @@ LINKS: Mapping[str, tuple[str, str]] = {
     "c2c": ("C2C_TX_ALL_BYTES", "C2C_RX_ALL_BYTES"),
     "pcie": ("PCIE_TX_BYTES", "PCIE_RX_BYTES"),
 }
+
+#: Links to the host, which carry input; the others are between GPUs.
+HOST_LINKS = ("pcie", "c2c")
 
 _GB = 1e9
 #: DRAM_ACTIVE of a device copy; older notes of GPU Saturation Scorer say 0.8.
@@ -41,8 +45,12 @@ class Ceilings:
     pipes
         Metric to the activity that a large kernel reaches; 1.0 where nobody has measured it, which makes the
         score a lower bound.
+    clock
+        Maximum SM clock in MHz, where the driver doesn't give it; 0 where the data sheet doesn't either.
+    watts
+        Power limit as delivered; 0 where it is configured by the system's maker.
     source
-        Where the links' peaks come from.
+        Where links, clock and power come from.
     """
 
     model: str = ""
@@ -50,6 +58,8 @@ class Ceilings:
     links: Mapping[str, float] = field(default_factory=dict)
     pipes: Mapping[str, float] = field(default_factory=dict)
     memory: float = _MEMORY
+    clock: float = 0.0
+    watts: float = 0.0
     source: str = ""
 
     def pipe(self, metric: str) -> float:
@@ -64,21 +74,53 @@ def _links(nvlink: float = 0.0, pcie: float = 0.0, c2c: float = 0.0) -> dict[str
     return {link: rate for link, rate in reached.items() if rate}
 
 
+def _sheet(
+    model: str,
+    *names: str,
+    links: Mapping[str, float],
+    clock: float = 0.0,
+    watts: float = 0.0,
+    maker: str = "NVIDIA",
+) -> Ceilings:
+    return Ceilings(
+        model,
+        names or (model.upper(),),
+        links,
+        clock=clock,
+        watts=watts,
+        source=f"{maker} {model} data sheet",
+    )
+
+
 #: The first entry whose names all occur in a device's name is taken: special ones stand before general ones.
+#: NVLink of AMD's models is Infinity Fabric: all links of one GPU, one direction.
 TABLE: tuple[Ceilings, ...] = (
-    Ceilings("GB200", ("GB200",), _links(900, 64, 450), source="NVIDIA GB200 NVL72 data sheet"),
-    Ceilings("B200", ("B200",), _links(900, 64), source="NVIDIA HGX B200 data sheet"),
-    Ceilings("GH200", ("GH200",), _links(450, 64, 450), source="NVIDIA GH200 data sheet"),
-    Ceilings("H200", ("H200",), _links(450, 64), source="NVIDIA H200 data sheet"),
-    Ceilings("H100 PCIe", ("H100", "PCIE"), _links(300, 64), source="NVIDIA H100 data sheet"),
-    Ceilings("H100 NVL", ("H100", "NVL"), _links(300, 64), source="NVIDIA H100 data sheet"),
-    Ceilings("H100", ("H100",), _links(450, 64), source="NVIDIA H100 data sheet"),
-    Ceilings("A100", ("A100",), _links(300, 32), source="NVIDIA A100 data sheet"),
-    Ceilings("V100 PCIe", ("V100", "PCIE"), _links(0, 16), source="NVIDIA V100 data sheet"),
-    Ceilings("V100", ("V100",), _links(150, 16), source="NVIDIA V100 data sheet"),
-    Ceilings("L40S", ("L40S",), _links(0, 32), source="NVIDIA L40S data sheet"),
-    Ceilings("L4", ("L4 ",), _links(0, 32), source="NVIDIA L4 data sheet"),
-    Ceilings("A40", ("A40",), _links(56.25, 32), source="NVIDIA A40 data sheet"),
+    _sheet("GB200", links=_links(900, 64, 450), watts=1200),
+    _sheet("GB300", links=_links(900, 64, 450), watts=1400),
+    _sheet("B300", links=_links(900, 128)),
+    _sheet("B200", links=_links(900, 64), watts=1000),
+    _sheet("GH200", links=_links(450, 64, 450)),
+    _sheet("H200", links=_links(450, 64), clock=1980, watts=700),
+    _sheet("H20", "H20 ", links=_links(450, 64), clock=1980, watts=400),
+    _sheet("H800 PCIe", "H800", "PCIE", links=_links(200, 64), watts=350),
+    _sheet("H800", links=_links(200, 64), clock=1980, watts=700),
+    _sheet("H100 PCIe", "H100", "PCIE", links=_links(300, 64), clock=1755, watts=350),
+    _sheet("H100 NVL", "H100", "NVL", links=_links(300, 64), watts=400),
+    _sheet("H100", links=_links(450, 64), clock=1980, watts=700),
+    _sheet("A800", links=_links(200, 32), clock=1410),
+    _sheet("A100 PCIe", "A100", "PCIE", links=_links(300, 32), clock=1410),
+    _sheet("A100", links=_links(300, 32), clock=1410, watts=400),
+    _sheet("V100 PCIe", "V100", "PCIE", links=_links(0, 16), clock=1380, watts=250),
+    _sheet("V100", links=_links(150, 16), clock=1530, watts=300),
+    _sheet("L40S", links=_links(0, 32), clock=2520, watts=350),
+    _sheet("L4", "L4 ", links=_links(0, 32), clock=2040, watts=72),
+    _sheet("A40", links=_links(56.25, 32), clock=1740, watts=300),
+    _sheet("A30", links=_links(100, 32), clock=1440, watts=165),
+    _sheet("A10", "A10 ", links=_links(0, 32), clock=1695, watts=150),
+    _sheet("T4", "T4 ", links=_links(0, 16), clock=1590, watts=70),
+    _sheet("MI325X", links=_links(448, 64), clock=2100, watts=1000, maker="AMD"),
+    _sheet("MI300X", links=_links(448, 64), clock=2100, watts=750, maker="AMD"),
+    _sheet("MI250X", links=_links(400, 32), clock=1700, watts=560, maker="AMD"),
 )
 
 UNKNOWN = Ceilings()
@@ -89,3 +131,9 @@ def ceilings_of(name: str) -> Ceilings:
     # The space lets a name end where a word of the table ends.
     words = name.upper() + " "
     return next((entry for entry in TABLE if all(part in words for part in entry.names)), UNKNOWN)
+
+
+def slice_of(name: str) -> float:
+    """Return how much of a GPU a device is: a MIG instance by its compute slices of seven, else 1."""
+    found = re.search(r"MIG (\d)g\.", name)
+    return int(found[1]) / 7 if found else 1.0

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..telemetry.sample import SampleTable
+from .host_signs import bursts_of
 from .settings import Thresholds
-from .signs import bursts_of
 
 
 def young(write_seconds: float, failure_seconds: float) -> float:

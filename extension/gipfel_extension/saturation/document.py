@@ -7,13 +7,17 @@ from .advice.model import Advice
 from .result import GpuScore, JobScore, RankScore, Total
 from .settings import LOSSES, RESOURCES
 
+#: Raised when the meaning of a key changes; readers refuse what is newer than they know.
+SCHEMA_VERSION = 2
+
 _DIGITS = 4
 
 
 def document_of(job: JobScore, advice: Sequence[Advice] = ()) -> dict[str, Any]:
-    """The document; numbers that nobody knows are None."""
+    """Return the document; unknown numbers are None."""
     spread = job.spread
     return {
+        "schema_version": SCHEMA_VERSION,
         **_total(job.total),
         "whole_points": None if job.total is None else job.total.whole_points,
         "advice": [each.to_json() for each in advice],
@@ -43,12 +47,14 @@ def _total(total: Total | None) -> dict[str, Any]:
             "binding": dict.fromkeys(RESOURCES),
             "losses": dict.fromkeys(LOSSES),
             "bottleneck": None,
+            "range": None,
         }
     return {
         "score": _number(total.score),
         "binding": _numbers(total.binding),
         "losses": _numbers(total.losses),
         "bottleneck": total.bottleneck,
+        "range": [_number(total.least), _number(total.most)],
     }
 
 

@@ -9,6 +9,8 @@ from .settings import LOSSES
 
 WIDTH = 80
 _BAR = 32
+#: Points between the bounds of a score from which they are said.
+_WIDE = 5.0
 
 
 def heading(job: JobScore, *, environment: str = "", width: int = WIDTH) -> str:
@@ -37,7 +39,7 @@ def score_lines(job: JobScore) -> tuple[str, str]:
     parts = total.whole_points
     score = parts.pop("score")
     full = score * _BAR // 100
-    bar = f"{score:>4}  ┃{'█' * full}{'·' * (_BAR - full)}┃ {_bound(total)}"
+    bar = f"{score:>4}  ┃{'█' * full}{'·' * (_BAR - full)}┃ {_bound(total, job.interval)}"
     lost = sorted((name for name in LOSSES if parts[name]), key=lambda name: -parts[name])
     told = " · ".join(f"{name} {parts[name]}" for name in lost) or "nothing"
     tail = f"({score} + {100 - score} = 100)"
@@ -74,13 +76,23 @@ def _text_of(
         gain = f" (at most {each.gain:.0f} points)" if each.gain >= 1 else ""
         yield from textwrap.wrap(f"⚑ {text}{gain}", WIDTH, subsequent_indent="  ")
         told = each.sentence
-    startup = f"The first {_span(job.startup)}, before any GPU worked, are start-up and not scored."
-    for note in ((startup,) if job.startup >= job.interval and job.total else ()) + (*notes, *job.notes):
+    for note in (*_range(job), *notes, *job.notes):
         yield from textwrap.wrap(f"note: {note}", WIDTH, subsequent_indent="  ")
 
 
-def _bound(total: Total) -> str:
+def _range(job: JobScore) -> Iterator[str]:
+    if job.total is not None and job.total.most - job.total.least >= _WIDE:
+        least, most = round(job.total.least), round(job.total.most)
+        yield (
+            f"The score is between {least} and {most}: what alternates within {job.interval:g} s looks like "
+            "its mean. Shorter intervals narrow it (gipfel record --interval)."
+        )
+
+
+def _bound(total: Total, interval: float) -> str:
     name = total.bottleneck
+    if name is None:
+        return f"bottleneck unclear at {interval:g} s samples"
     if name in total.binding:
         return f"{name}-bound {100 * total.binding[name]:.0f} % of the time"
     return f"bottleneck: {name}"

@@ -33,18 +33,39 @@ class Total:
         Share of the time, 0 to 1, in which each resource was the binding one.
     points
         The score, by the resource that was binding.
+    least, most
+        Bounds of the score that finer samples could show: what alternates within an interval looks like
+        its mean.
+    in_turn
+        The score's upper bound, by resource: what the others add where they are loaded one after the other.
     """
 
     score: float
     losses: Mapping[str, float]
     binding: Mapping[str, float]
     points: Mapping[str, float]
+    least: float
+    most: float
+    in_turn: Mapping[str, float]
 
     @property
-    def bottleneck(self) -> str:
-        """The largest of eleven parts of 100: three resources that made the score, eight losses."""
-        parts = {**self.points, **self.losses}
-        return max(parts, key=lambda name: parts[name])
+    def bottleneck(self) -> str | None:
+        """The largest of the resources' points and the losses; None where finer samples could show another.
+
+        The samples allow two readings: resources that were loaded together, as the score has it, or one
+        after the other within each interval. A bottleneck is named where both agree.
+        """
+        together = _largest({**self.points, **self.losses})
+        # What fills up is time in which SMs had work or the engine was on; a clock that is low stays low.
+        rest = max(0.0, self.most - self.score)
+        losses = dict(self.losses)
+        for names in (("occupancy", "unexplained"), ("launch", "communication", "imbalance")):
+            there = sum(losses[name] for name in names)
+            taken = min(rest, there)
+            for name in names:
+                losses[name] *= 1.0 - taken / there if there else 1.0
+            rest -= taken
+        return together if together == _largest({**self.in_turn, **losses}) else None
 
     @property
     def whole_points(self) -> dict[str, int]:
@@ -52,16 +73,31 @@ class Total:
         return whole_points({"score": self.score, **self.losses})
 
     @classmethod
-    def mean(cls, totals: Sequence["Total"]) -> "Total | None":
-        """The mean of several, None of none."""
+    def mean(cls, totals: Sequence["Total"], weights: Sequence[float]) -> "Total | None":
+        """Return the weighted mean of several, None of none."""
         if not totals:
             return None
+        shares = np.asarray(weights, np.float64) / sum(weights)
+
+        def mean(values: Sequence[float]) -> float:
+            return float(shares @ np.asarray(values))
+
+        def means(name: str, keys: Sequence[str]) -> dict[str, float]:
+            return {key: mean([getattr(total, name)[key] for total in totals]) for key in keys}
+
         return cls(
-            float(np.mean([total.score for total in totals])),
-            {name: float(np.mean([total.losses[name] for total in totals])) for name in LOSSES},
-            {name: float(np.mean([total.binding[name] for total in totals])) for name in RESOURCES},
-            {name: float(np.mean([total.points[name] for total in totals])) for name in RESOURCES},
+            mean([total.score for total in totals]),
+            means("losses", LOSSES),
+            means("binding", RESOURCES),
+            means("points", RESOURCES),
+            mean([total.least for total in totals]),
+            mean([total.most for total in totals]),
+            means("in_turn", RESOURCES),
         )
+
+
+def _largest(parts: Mapping[str, float]) -> str:
+    return max(parts, key=lambda name: parts[name])
 
 
 @dataclass(frozen=True)
@@ -82,6 +118,9 @@ class GpuScore:
         0 to 1, see :mod:`confidence`.
     model
         The entry of the table of ceilings; empty for a GPU that is not in it.
+    weight
+        Its share in the job's mean: the seconds that it was held, times its size where it is a slice of a
+        GPU.
     """
 
     device: Device
@@ -93,6 +132,7 @@ class GpuScore:
     missing: int
     confidence: float
     model: str
+    weight: float
 
 
 @dataclass(frozen=True)
@@ -119,7 +159,7 @@ class Spread:
 class Trace:
     """One GPU sample by sample, for evidence and plots; see :class:`Levels` for NaN.
 
-    ``scored`` leaves out what can't be scored and the start-up.
+    ``scored`` leaves out what can't be scored.
     """
 
     device: Device
@@ -136,7 +176,7 @@ class JobScore:
     Parameters
     ----------
     startup
-        Seconds before the first GPU worked; they are not scored.
+        Seconds before the job's work began; what they lost is the loss ``start_up``.
     interval
         Seconds between samples: what alternates faster looks like its mean.
     first_ns, last_ns

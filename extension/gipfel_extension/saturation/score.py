@@ -10,7 +10,7 @@ from ..telemetry.sample import Device, SampleTable
 from .agi import agi_mean
 from .beats import Beats, beats_of, durations_of, intervals_of
 from .causes import losses_of
-from .ceilings import ceilings_of
+from .ceilings import ceilings_of, slice_of
 from .confidence import confidence
 from .levels import Flags, Floats, Levels, column, levels_of
 from .notes import notes_of
@@ -18,6 +18,7 @@ from .result import GpuScore, JobScore, RankScore, Spread, Total, Trace
 from .settings import LOSSES, RESOURCES, Settings
 from .signs import Observer
 from .staircase import Staircase, staircase_of
+from .start import work_begins
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def score_table(
     ranks
         Rank to the UUIDs of the GPUs that its process uses; empty where nobody knows.
     window
-        First and last UTC time that are scored; start-up and signs are still those of the whole table.
+        First and last UTC time that are scored; start-up and evidence are still those of the whole table.
 
     Returns
     -------
@@ -55,15 +56,14 @@ def score_table(
     settings = settings or Settings()
     beats = beats_of(table)
     gpus = [_read(table, device, settings) for device in table.gpus]
-    start_ns = _first_work(gpus, settings.thresholds.works)
-    start_ns = beats.first_ns if start_ns is None else start_ns
-    first_ns, last_ns = window or (start_ns, beats.last_ns)
-    first_ns, last_ns = max(first_ns, start_ns), min(last_ns, beats.last_ns)
-    traces = _traces(table, gpus, beats, settings, (first_ns, last_ns))
+    first_ns, last_ns = window or (beats.first_ns, beats.last_ns)
+    first_ns, last_ns = max(first_ns, beats.first_ns), min(last_ns, beats.last_ns)
+    traces, start_ns = _traces(table, gpus, beats, settings, (first_ns, last_ns))
     scores = tuple(_gpu_score(table, trace, beats, settings, (first_ns, last_ns)) for trace in traces)
-    totals = {score.device.uuid: score.total for score in scores if score.total is not None}
+    scored = [score for score in scores if score.total is not None]
+    totals = {score.device.uuid: score.total for score in scored if score.total is not None}
     return JobScore(
-        Total.mean(list(totals.values())),
+        Total.mean(list(totals.values()), [score.weight for score in scored]),
         scores,
         tuple(_rank_score(rank, uuids, scores) for rank, uuids in sorted((ranks or {}).items())),
         _spread(totals),
@@ -73,7 +73,7 @@ def score_table(
         first_ns if totals else None,
         last_ns if totals else None,
         table.simulated,
-        notes_of(table, scores),
+        notes_of(table, scores, traces),
         traces,
     )
 
@@ -83,29 +83,37 @@ def _read(table: SampleTable, device: Device, settings: Settings) -> _Gpu:
     return _Gpu(device, levels, staircase_of(levels))
 
 
-def _first_work(gpus: Sequence[_Gpu], least: float) -> int | None:
-    """When the first GPU of the job began to work; None where none ever did."""
-    first = [gpu.levels.time_ns[gpu.works(least)][:1] for gpu in gpus]
-    return min((int(times[0]) for times in first if len(times)), default=None)
-
-
 def _traces(
-    table: SampleTable, gpus: Sequence[_Gpu], beats: Beats, settings: Settings, window: tuple[int, int]
-) -> tuple[Trace, ...]:
+    table: SampleTable,
+    gpus: Sequence[_Gpu],
+    beats: Beats,
+    settings: Settings,
+    window: tuple[int, int],
+) -> tuple[tuple[Trace, ...], int]:
+    """Return each GPU sample by sample, and when the work began: UTC, ns."""
+    start_ns = work_begins([(gpu.levels, gpu.steps) for gpu in gpus], beats, settings.thresholds)
+    start_ns = beats.first_ns if start_ns is None else start_ns
     limits = settings.thresholds
     worked = {gpu.device.uuid: (gpu.levels, gpu.steps) for gpu in gpus if gpu.works(limits.works).any()}
-    observer = Observer(table, beats, limits, worked)
+    watts = {gpu.device.uuid: ceilings_of(gpu.device.name).watts for gpu in gpus}
+    observer = Observer(table, beats, limits, worked, watts)
     intervals = intervals_of(table, beats)
-    return tuple(
+    traces = tuple(
         Trace(
             gpu.device,
             gpu.levels,
-            losses_of(gpu.steps, observer.signs(gpu.device) if gpu.device.uuid in worked else None),
+            losses_of(
+                gpu.levels,
+                gpu.steps,
+                observer.signs(gpu.device) if gpu.device.uuid in worked else None,
+                gpu.levels.time_ns < start_ns - int(beats.interval * 5e8),
+            ),
             gpu.levels.known & _inside(gpu.levels.time_ns, window),
             durations_of(gpu.levels.time_ns, intervals),
         )
         for gpu in gpus
     )
+    return traces, start_ns
 
 
 def _gpu_score(
@@ -125,7 +133,14 @@ def _gpu_score(
         expected - samples,
         confidence(samples, expected, trace.levels.completeness),
         ceilings_of(trace.device.name).model,
+        _held(trace) * slice_of(trace.device.name),
     )
+
+
+def _held(trace: Trace) -> float:
+    """Return the seconds from the first sample of a GPU to its last."""
+    times = trace.levels.time_ns[trace.scored]
+    return float(times[-1] - times[0]) / 1e9 + float(trace.seconds[0]) if len(times) else 0.0
 
 
 def _inside(time_ns: NDArray[np.int64], window: tuple[int, int]) -> Flags:
@@ -142,12 +157,27 @@ def _total(trace: Trace, least: float) -> Total:
         {name: 100.0 * float(share @ trace.losses[name][chosen]) for name in LOSSES},
         {n: float(share @ (mask & (levels >= least))) for n, mask in zip(RESOURCES, bound, strict=True)},
         {n: 100.0 * float(share @ (mask * levels)) for n, mask in zip(RESOURCES, bound, strict=True)},
+        100.0 * float(share @ trace.levels.least[chosen]),
+        100.0 * float(share @ trace.levels.most[chosen]),
+        {n: 100.0 * float(share @ part[chosen]) for n, part in _in_turn(trace.levels).items()},
     )
+
+
+def _in_turn(levels: Levels) -> dict[str, Floats]:
+    """Return each resource's part of a sample's upper bound: all of the binding one, what the others add."""
+    own = {name: np.nan_to_num(levels.resources[name]) for name in RESOURCES}
+    binding = {name: levels.binding == place for place, name in enumerate(RESOURCES)}
+    others = np.sum([np.where(binding[name], 0.0, own[name]) for name in RESOURCES], axis=0)
+    more = np.minimum(1.0, (levels.most - levels.saturation) / np.maximum(1e-9, others))
+    return {name: own[name] * np.where(binding[name], 1.0, more) for name in RESOURCES}
 
 
 def _rank_score(rank: int, uuids: Sequence[str], scores: Sequence[GpuScore]) -> RankScore:
     own = [score for score in scores if score.device.uuid in set(uuids)]
-    total = Total.mean([score.total for score in own if score.total is not None])
+    scored = [score for score in own if score.total is not None]
+    total = Total.mean(
+        [score.total for score in scored if score.total is not None], [score.weight for score in scored]
+    )
     trust = float(np.mean([score.confidence for score in own])) if own else 0.0
     return RankScore(rank, tuple(uuids), total, trust)
 

@@ -5,8 +5,19 @@ from dataclasses import dataclass, field
 #: The resources that can be the binding one.
 RESOURCES = ("compute", "memory", "interconnect")
 
-#: The losses, in the order in which they are told.
-LOSSES = ("idle", "input", "launch", "occupancy", "imbalance", "communication", "checkpoint", "capped")
+#: The losses, in the order in which they are listed.
+LOSSES = (
+    "idle",
+    "input",
+    "launch",
+    "occupancy",
+    "imbalance",
+    "communication",
+    "checkpoint",
+    "capped",
+    "start_up",
+    "unexplained",
+)
 
 
 @dataclass(frozen=True)
@@ -24,7 +35,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Thresholds:
-    """From where on a sample counts as a sign of something. All are judgements: see the README.
+    """Levels from which a sample counts as evidence of a cause. All are judgements: see the README.
 
     Parameters
     ----------
@@ -32,34 +43,62 @@ class Thresholds:
         Activity of engine or SMs from which a GPU counts as at work.
     binding
         Level below which no resource is the binding one.
-    cores
-        CPU cores used per GPU of a node from which its host counts as busy preparing input.
-    cpu, pressure
-        Share of the job's CPU, and of time stalled on CPU or I/O, that count as busy.
+    workers
+        CPU cores used per GPU of a node, beyond the one of the thread that launches kernels, from which
+        the host counts as preparing input.
+    launching
+        CPU cores used per GPU from which a thread counts as launching kernels, or as busy at all.
+    pressure
+        Share of the time stalled on I/O, or on CPU, that counts as waiting for storage, or for cores.
     read
-        Bytes per second read by a host that count as busy.
+        Bytes per second read by a host, from any file system, that count as loading.
+    copies
+        Level of a link from the host that counts as copying input while nothing runs.
+    decoder
+        Activity of a video decoder that counts as preparing input.
     link
-        Level of NVLink that counts as communication.
+        Level of a link between GPUs that counts as communication.
     network
-        Bytes per second of a host's network interfaces that count as communication.
+        Bytes per second that a host both sends and receives, beside its file systems, that count as
+        communication.
     burst, burst_ratio
         Bytes per second written by a host that count as a checkpoint, where they are also so many times
         the run's median rate.
-    imbalance
-        How far the busiest GPU must be above the job's median for the others to count as waiting for it.
+    wait
+        How far the busiest GPU must be above the job's median at a moment for the others to count as waiting.
+    lag, lag_seconds
+        The same, relative to the busiest GPU, over a mean of so many seconds: a rank that is always a
+        little slower.
+    steady
+        Relative spread of the engine's activity over one second below which gaps between kernels count as
+        small.
+    fine
+        Seconds between samples up to which that spread can be told.
+    sparse
+        Resident warps per active SM below which latency has nothing to hide behind.
+    power
+        Share of the power limit below which SMs that have work count as waiting.
     """
 
     works: float = 0.02
     binding: float = 0.05
-    cores: float = 0.5
-    cpu: float = 0.8
+    workers: float = 0.5
+    launching: float = 0.5
     pressure: float = 0.1
     read: float = 100e6
+    copies: float = 0.03
+    decoder: float = 0.3
     link: float = 0.1
     network: float = 1e9
     burst: float = 100e6
     burst_ratio: float = 5.0
-    imbalance: float = 0.25
+    wait: float = 0.25
+    lag: float = 0.05
+    lag_seconds: float = 5.0
+    steady: float = 0.25
+    fine: float = 0.25
+    sparse: float = 0.15
+    power: float = 0.5
 
 
 @dataclass(frozen=True)

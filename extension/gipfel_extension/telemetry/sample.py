@@ -36,6 +36,7 @@ GPU_METRICS: Mapping[str, str] = {
     "C2C_TX_ALL_BYTES": "B/s",
     "C2C_RX_ALL_BYTES": "B/s",
     "CLOCKS_EVENT_REASONS": "bits",
+    "MAX_SM_CLOCK": "MHz",
 }
 
 #: Metrics of the host as one job sees it, and their units.
@@ -56,6 +57,8 @@ HOST_METRICS: Mapping[str, str] = {
     "LUSTRE_READ_BYTES": "B/s",
     "LUSTRE_WRITE_BYTES": "B/s",
     "LUSTRE_METADATA_OPS": "1/s",
+    "NFS_READ_BYTES": "B/s",
+    "NFS_WRITE_BYTES": "B/s",
 }
 
 METRICS: Mapping[str, Mapping[str, str]] = {"gpu": GPU_METRICS, "host": HOST_METRICS}

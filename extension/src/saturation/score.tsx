@@ -3,6 +3,9 @@ import * as React from 'react';
 
 import type { IScore } from '../tokens';
 
+/** Points between the bounds of a score from which they are shown. */
+const WIDE = 5;
+
 /** The score, what made it, and the staircase of what was lost; together 100. */
 export function Score(props: { score: IScore; trans: TranslationBundle }): React.JSX.Element {
   const { score, trans } = props;
@@ -99,6 +102,9 @@ function Particulars(props: { score: IScore; trans: TranslationBundle }): React.
       ? trans.__('means over %1 s', score.means_s)
       : trans.__('a sample every %1 s', score.interval_s)
   ];
+  if (score.range && score.range[1] - score.range[0] >= WIDE) {
+    parts.push(trans.__('between %1 and %2: faster samples could tell', ...score.range.map(Math.round)));
+  }
   if (score.spread && score.gpus.length > 1) {
     parts.push(trans.__('GPUs from %1 to %2', ...range(score)));
   }
@@ -107,7 +113,7 @@ function Particulars(props: { score: IScore; trans: TranslationBundle }): React.
     parts.push(trans.__('plain utilization %1 %', Math.round(100 * util)));
   }
   if (score.startup_s >= 1) {
-    parts.push(trans.__('%1 s of start-up are not scored', Math.round(score.startup_s)));
+    parts.push(trans.__('%1 s of start-up', Math.round(score.startup_s)));
   }
   return (
     <>
@@ -129,7 +135,10 @@ function range(score: IScore): [number, number] {
 }
 
 function bound(score: IScore, trans: TranslationBundle): string {
-  const name = score.bottleneck ?? '';
+  const name = score.bottleneck;
+  if (name === null) {
+    return trans.__('bottleneck unclear at %1 s samples', score.interval_s);
+  }
   const share = score.binding[name];
   return share === undefined || share === null
     ? trans.__('bottleneck: %1', name)

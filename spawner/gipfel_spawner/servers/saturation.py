@@ -38,6 +38,8 @@ Bottleneck = Literal[
     "communication",
     "checkpoint",
     "capped",
+    "start_up",
+    "unexplained",
 ]
 
 
@@ -62,7 +64,7 @@ class SharedSaturation(Frozen):
         if self.score is None:
             return "no score"
         mark = " (simulated)" if self.simulated else ""
-        return f"{self.score:.0f} of 100, {self.bottleneck or 'unknown'}{mark}"
+        return f"{self.score:.0f} of 100, {self.bottleneck or 'bottleneck unclear'}{mark}"
 
 
 Fetch = Callable[[EDFSpawner, str], Awaitable[bytes]]

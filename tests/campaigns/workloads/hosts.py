@@ -38,9 +38,16 @@ def graph_of_tiny_kernels(rng: Rng) -> Job:
 
 
 def _starved(
-    rng: Rng, *, host: Phase, gpus: int = 1, waits: tuple[int, ...] | None = None, copy: Phase | None = None,
-    off: tuple[float, float] = (0.15, 0.6), on: tuple[float, float] = (0.05, 0.15), **job: object,
-) -> Job:  # fmt: skip
+    rng: Rng,
+    *,
+    host: Phase,
+    gpus: int = 1,
+    waits: tuple[int, ...] | None = None,
+    copy: Phase | None = None,
+    off: tuple[float, float] = (0.15, 0.6),
+    on: tuple[float, float] = (0.05, 0.15),
+    **job: object,
+) -> Job:
     """Steps of which most is waiting for a batch; ``waits`` are the GPUs that wait, all by default."""
     made = Job(rng, seconds=rng.uniform(40, 90), gpus=gpus, **job)  # type: ignore[arg-type]
     gap, work = rng.uniform(*off), rng.uniform(*on)
@@ -53,21 +60,33 @@ def _starved(
     return made
 
 
-@shape("input", why="workers decode on many cores and read files while the GPU has nothing to run", silent=_LAUNCH_ADVICE)
+@shape(
+    "input",
+    why="workers decode on many cores and read files while the GPU has nothing to run",
+    silent=_LAUNCH_ADVICE,
+)
 def loader_reads_and_decodes(rng: Rng) -> Job:
     gpus = int(rng.choice([1, 2, 4]))
     cores = gpus * rng.uniform(3, 14)
     return _starved(rng, gpus=gpus, host={"CPU_CORES_USED": cores, "IO_READ_BYTES": rng.uniform(1.5e8, 2e9)})
 
 
-@shape("input", why="workers decode what is cached: many more cores than the launching thread", silent=_LAUNCH_ADVICE)
+@shape(
+    "input",
+    why="workers decode what is cached: many more cores than the launching thread",
+    silent=_LAUNCH_ADVICE,
+)
 def loader_decodes_from_cache(rng: Rng) -> Job:
     return _starved(rng, host={"CPU_CORES_USED": rng.uniform(3.5, 16)})
 
 
 @shape("input", why="workers wait for a disk: reads and I/O pressure", silent=_LAUNCH_ADVICE)
 def loader_waits_for_disk(rng: Rng) -> Job:
-    host = {"CPU_CORES_USED": rng.uniform(0.6, 1.4), "IO_READ_BYTES": rng.uniform(2e8, 9e8), "PRESSURE_IO": rng.uniform(0.3, 0.8)}
+    host = {
+        "CPU_CORES_USED": rng.uniform(0.6, 1.4),
+        "IO_READ_BYTES": rng.uniform(2e8, 9e8),
+        "PRESSURE_IO": rng.uniform(0.3, 0.8),
+    }
     return _starved(rng, host=host)
 
 
@@ -79,14 +98,19 @@ def loader_reads_lustre(rng: Rng) -> Job:
 
 @shape("input", why="workers read NFS, which the cgroup's counters do not see", silent=_LAUNCH_ADVICE)
 def loader_reads_nfs(rng: Rng) -> Job:
-    return _starved(rng, host={"CPU_CORES_USED": rng.uniform(0.8, 2.0), "NFS_READ_BYTES": rng.uniform(2e8, 1e9)})
+    return _starved(
+        rng, host={"CPU_CORES_USED": rng.uniform(0.8, 2.0), "NFS_READ_BYTES": rng.uniform(2e8, 1e9)}
+    )
 
 
 @shape("input", why="copies from pageable memory take most of the step", silent=_LAUNCH_ADVICE)
 def pageable_copies(rng: Rng) -> Job:
     rate = rng.uniform(3e9, 9e9)
     made = Job(rng, seconds=60.0)
-    step: Program = [(rng.uniform(0.3, 0.6), {"PCIE_RX_BYTES": rate}), (rng.uniform(0.1, 0.2), transformer(rng))]
+    step: Program = [
+        (rng.uniform(0.3, 0.6), {"PCIE_RX_BYTES": rate}),
+        (rng.uniform(0.1, 0.2), transformer(rng)),
+    ]
     made.run(0, repeat(step, 60.0, rng))
     made.serve(0, [(60.0, {"CPU_CORES_USED": rng.uniform(1.0, 1.3)})])
     return made
@@ -105,20 +129,34 @@ def pcie_at_its_roof(rng: Rng) -> Job:
     return made
 
 
-@shape("input", why="storage writes into the GPU's memory over PCIe, without the host's CPU", silent=_LAUNCH_ADVICE)
+@shape(
+    "input",
+    why="storage writes into the GPU's memory over PCIe, without the host's CPU",
+    silent=_LAUNCH_ADVICE,
+)
 def storage_into_gpu_memory(rng: Rng) -> Job:
     made = Job(rng, seconds=60.0)
-    step: Program = [(rng.uniform(0.3, 0.6), {"PCIE_RX_BYTES": rng.uniform(12e9, 26e9)}), (0.3, transformer(rng))]
+    step: Program = [
+        (rng.uniform(0.3, 0.6), {"PCIE_RX_BYTES": rng.uniform(12e9, 26e9)}),
+        (0.3, transformer(rng)),
+    ]
     made.run(0, repeat(step, 60.0, rng))
     made.serve(0, [(60.0, {"CPU_CORES_USED": 0.2})])
     return made
 
 
-@shape("input", "unexplained", why="the video decoder is busy and the SMs are not", silent=(*_LAUNCH_ADVICE, *_LOADER_ADVICE))
+@shape(
+    "input",
+    "unexplained",
+    why="the video decoder is busy and the SMs are not",
+    silent=(*_LAUNCH_ADVICE, *_LOADER_ADVICE),
+)
 def video_decoder_binds(rng: Rng) -> Job:
-    phase = {**kernel(load=rng.uniform(0.05, 0.15), dram=0.15, active=0.25, engine=0.4), "NVDEC0_ACTIVE": rng.uniform(0.9, 0.98)}
-    made = _launching(rng, phase, rng.uniform(0.5, 1.2))
-    return made
+    phase = {
+        **kernel(load=rng.uniform(0.05, 0.15), dram=0.15, active=0.25, engine=0.4),
+        "NVDEC0_ACTIVE": rng.uniform(0.9, 0.98),
+    }
+    return _launching(rng, phase, rng.uniform(0.5, 1.2))
 
 
 @shape("input", why="the main process reads and decodes each batch itself", silent=_LAUNCH_ADVICE)
@@ -126,17 +164,32 @@ def loader_without_workers_reads(rng: Rng) -> Job:
     return _starved(rng, host={"CPU_CORES_USED": 1.0, "IO_READ_BYTES": rng.uniform(1.2e8, 5e8)})
 
 
-@shape("input", "unexplained", why="the main process works on the CPU; no series tells a loader from other code", silent=_LAUNCH_ADVICE)
+@shape(
+    "input",
+    "unexplained",
+    why="the main process works on the CPU; no series tells a loader from other code",
+    silent=_LAUNCH_ADVICE,
+)
 def loader_without_workers_computes(rng: Rng) -> Job:
     return _starved(rng, host={"CPU_CORES_USED": rng.uniform(0.97, 1.05)}, off=(0.3, 0.8))
 
 
-@shape("compute", "input", why="two of four GPUs wait for their loaders", bounds={"input": (12, 50)}, silent=("slow-rank", "capping"))
+@shape(
+    "compute",
+    "input",
+    why="two of four GPUs wait for their loaders",
+    bounds={"input": (12, 50)},
+    silent=("slow-rank", "capping"),
+)
 def two_of_four_starved(rng: Rng) -> Job:
     return _starved(
-        rng, gpus=4, waits=(2, 3), off=(0.4, 0.9), on=(0.2, 0.5),
+        rng,
+        gpus=4,
+        waits=(2, 3),
+        off=(0.4, 0.9),
+        on=(0.2, 0.5),
         host={"CPU_CORES_USED": rng.uniform(14, 30), "IO_READ_BYTES": rng.uniform(2e8, 1e9)},
-    )  # fmt: skip
+    )
 
 
 @shape("input", "unexplained", why="simulators on many cores feed the learner", silent=_LAUNCH_ADVICE)
@@ -144,17 +197,27 @@ def actors_on_the_cpu(rng: Rng) -> Job:
     return _starved(rng, host={"CPU_CORES_USED": rng.uniform(12, 60)}, off=(0.8, 2.5), on=(0.2, 0.5))
 
 
-@shape("unexplained", "input", why="the host runs the optimizer on many cores: data moves both ways", silent=_LAUNCH_ADVICE)
+@shape(
+    "unexplained",
+    "input",
+    why="the host runs the optimizer on many cores: data moves both ways",
+    silent=_LAUNCH_ADVICE,
+)
 def optimizer_on_the_host(rng: Rng) -> Job:
     made = Job(rng, seconds=60.0, model=GH200)
     moves = {"C2C_TX_ALL_BYTES": 3e10, "C2C_RX_ALL_BYTES": 3e10}
-    made.run(0, repeat([(rng.uniform(0.4, 0.7), moves), (rng.uniform(0.2, 0.35), transformer(rng))], 60.0, rng))
+    made.run(
+        0, repeat([(rng.uniform(0.4, 0.7), moves), (rng.uniform(0.2, 0.35), transformer(rng))], 60.0, rng)
+    )
     made.serve(0, [(60.0, {"CPU_CORES_USED": rng.uniform(20, 60)})])
     return made
 
 
-@shape("unexplained", why="twenty seconds of CPU code by one thread, again and again: nothing says what it is",
-       silent=(*_LAUNCH_ADVICE, *_LOADER_ADVICE))  # fmt: skip
+@shape(
+    "unexplained",
+    why="twenty seconds of CPU code by one thread, again and again: nothing says what it is",
+    silent=(*_LAUNCH_ADVICE, *_LOADER_ADVICE),
+)
 def evaluation_on_the_cpu(rng: Rng) -> Job:
     made = Job(rng, seconds=120.0)
     work, rest = rng.uniform(6, 9), rng.uniform(14, 20)
@@ -232,7 +295,9 @@ def long_start_with_a_blip(rng: Rng) -> Job:
     return made
 
 
-@shape("compute", why="a short start before long work costs its share and no more", bounds={"start_up": (2, 16)})
+@shape(
+    "compute", why="a short start before long work costs its share and no more", bounds={"start_up": (2, 16)}
+)
 def short_start(rng: Rng) -> Job:
     made = Job(rng, seconds=120.0)
     starts = rng.uniform(5, 15)

@@ -59,8 +59,9 @@ def vector_fp16(rng: Rng) -> Job:
 
 @shape("compute", why="a matrix product on one slice of a partitioned GPU fills that slice")
 def matmul_on_a_slice(rng: Rng) -> Job:
-    made = _steady(rng, matmul(rng), unrecorded=("POWER_USAGE", "SM_CLOCK", "NVLINK_TX_BYTES", "NVLINK_RX_BYTES"))
-    return made
+    return _steady(
+        rng, matmul(rng), unrecorded=("POWER_USAGE", "SM_CLOCK", "NVLINK_TX_BYTES", "NVLINK_RX_BYTES")
+    )
 
 
 @shape("memory", why="a copy moves what memory can")
@@ -70,12 +71,16 @@ def device_copy(rng: Rng) -> Job:
 
 @shape("memory", why="a stencil in FP64 streams its grid", silent=_MODEL_ADVICE)
 def stencil_fp64(rng: Rng) -> Job:
-    return _steady(rng, kernel(pipe="FP64", load=rng.uniform(0.1, 0.3), dram=rng.uniform(0.75, 0.88), occupancy=0.5))
+    return _steady(
+        rng, kernel(pipe="FP64", load=rng.uniform(0.1, 0.3), dram=rng.uniform(0.75, 0.88), occupancy=0.5)
+    )
 
 
 @shape("memory", why="each token reads all weights", silent=("activation-checkpointing", "half-precision"))
 def decode_of_one_sequence(rng: Rng) -> Job:
-    return _steady(rng, kernel(load=rng.uniform(0.02, 0.08), dram=rng.uniform(0.7, 0.86), active=0.96), filled=0.93)
+    return _steady(
+        rng, kernel(load=rng.uniform(0.02, 0.08), dram=rng.uniform(0.7, 0.86), active=0.96), filled=0.93
+    )
 
 
 @shape("memory", why="an optimizer reads and writes each parameter once", silent=_MODEL_ADVICE)
@@ -85,75 +90,124 @@ def fused_optimizer_steps(rng: Rng) -> Job:
 
 @shape("memory", "unexplained", why="sparse rows: memory is the busiest unit, and not at its roof")
 def sparse_matrix_vector(rng: Rng) -> Job:
-    return _steady(rng, kernel(pipe="FP64", load=0.05, dram=rng.uniform(0.58, 0.75), active=0.95, occupancy=0.6))
+    return _steady(
+        rng, kernel(pipe="FP64", load=0.05, dram=rng.uniform(0.58, 0.75), active=0.95, occupancy=0.6)
+    )
 
 
 @shape(
-    "compute", "unexplained",
-    why="softmax on special-function units and shared memory binds, which no series shows", silent=_MODEL_ADVICE,
-)  # fmt: skip
+    "compute",
+    "unexplained",
+    why="softmax on special-function units and shared memory binds, which no series shows",
+    silent=_MODEL_ADVICE,
+)
 def flash_attention(rng: Rng) -> Job:
     load = rng.uniform(0.36, 0.48)
     return _steady(
-        rng, kernel(load=load, dram=rng.uniform(0.08, 0.2), occupancy=0.18, POWER_USAGE=rng.uniform(560, 690)),
+        rng,
+        kernel(load=load, dram=rng.uniform(0.08, 0.2), occupancy=0.18, POWER_USAGE=rng.uniform(560, 690)),
         filled=rng.uniform(0.3, 0.95),
-    )  # fmt: skip
+    )
 
 
-@shape("unexplained", why="the L2 cache binds, which no series shows; power says that units work", silent=_MODEL_ADVICE)
+@shape(
+    "unexplained",
+    why="the L2 cache binds, which no series shows; power says that units work",
+    silent=_MODEL_ADVICE,
+)
 def cache_at_its_roof(rng: Rng) -> Job:
     return _steady(
-        rng, kernel(pipe="FP32", load=rng.uniform(0.1, 0.28), dram=rng.uniform(0.05, 0.25), occupancy=0.6,
-                    POWER_USAGE=rng.uniform(500, 680)),
+        rng,
+        kernel(
+            pipe="FP32",
+            load=rng.uniform(0.1, 0.28),
+            dram=rng.uniform(0.05, 0.25),
+            occupancy=0.6,
+            POWER_USAGE=rng.uniform(500, 680),
+        ),
         filled=rng.uniform(0.2, 0.6),
-    )  # fmt: skip
+    )
 
 
 @shape("unexplained", why="shared memory binds, which no series shows", silent=_MODEL_ADVICE)
 def shared_memory_at_its_roof(rng: Rng) -> Job:
     return _steady(
-        rng, kernel(pipe="FP32", load=rng.uniform(0.12, 0.3), dram=0.05, occupancy=0.45,
-                    POWER_USAGE=rng.uniform(450, 620)),
-    )  # fmt: skip
+        rng,
+        kernel(
+            pipe="FP32",
+            load=rng.uniform(0.12, 0.3),
+            dram=0.05,
+            occupancy=0.45,
+            POWER_USAGE=rng.uniform(450, 620),
+        ),
+    )
 
 
 @shape("unexplained", why="special functions bind, which no series shows", silent=_MODEL_ADVICE)
 def special_functions(rng: Rng) -> Job:
     return _steady(
-        rng, kernel(pipe="FP32", load=rng.uniform(0.15, 0.3), dram=0.05, occupancy=0.7,
-                    POWER_USAGE=rng.uniform(430, 600)),
-    )  # fmt: skip
+        rng,
+        kernel(
+            pipe="FP32",
+            load=rng.uniform(0.15, 0.3),
+            dram=0.05,
+            occupancy=0.7,
+            POWER_USAGE=rng.uniform(430, 600),
+        ),
+    )
 
 
-@shape("memory", "unexplained", why="random rows of a table: half of memory's rate, in lines used by half",
-       silent=("activation-checkpointing", "half-precision"))  # fmt: skip
+@shape(
+    "memory",
+    "unexplained",
+    why="random rows of a table: half of memory's rate, in lines used by half",
+    silent=("activation-checkpointing", "half-precision"),
+)
 def embedding_lookups(rng: Rng) -> Job:
-    return _steady(rng, kernel(pipe="FP32", load=0.04, dram=rng.uniform(0.42, 0.6), occupancy=0.75), filled=0.92)
+    return _steady(
+        rng, kernel(pipe="FP32", load=0.04, dram=rng.uniform(0.42, 0.6), occupancy=0.75), filled=0.92
+    )
 
 
 @shape("occupancy", why="few warps wait for memory's latency: occupancy is recorded and low, and so is power")
 def few_warps_that_wait(rng: Rng) -> Job:
     return _steady(
-        rng, kernel(pipe="FP32", load=rng.uniform(0.04, 0.12), dram=rng.uniform(0.05, 0.2), active=0.97,
-                    occupancy=rng.uniform(0.03, 0.1), POWER_USAGE=rng.uniform(180, 260)),
+        rng,
+        kernel(
+            pipe="FP32",
+            load=rng.uniform(0.04, 0.12),
+            dram=rng.uniform(0.05, 0.2),
+            active=0.97,
+            occupancy=rng.uniform(0.03, 0.1),
+            POWER_USAGE=rng.uniform(180, 260),
+        ),
         filled=rng.uniform(0.1, 0.5),
-    )  # fmt: skip
+    )
 
 
-@shape("occupancy", "unexplained", why="dependent loads with half of the warps: latency, seen by low power alone")
+@shape(
+    "occupancy", "unexplained", why="dependent loads with half of the warps: latency, seen by low power alone"
+)
 def pointer_chasing(rng: Rng) -> Job:
     return _steady(
-        rng, kernel(pipe="INT", load=0.05, dram=rng.uniform(0.1, 0.25), occupancy=rng.uniform(0.1, 0.2),
-                    POWER_USAGE=rng.uniform(190, 280)),
-    )  # fmt: skip
+        rng,
+        kernel(
+            pipe="INT",
+            load=0.05,
+            dram=rng.uniform(0.1, 0.25),
+            occupancy=rng.uniform(0.1, 0.2),
+            POWER_USAGE=rng.uniform(190, 280),
+        ),
+    )
 
 
 @shape("interconnect", why="a kernel reads the host's memory over C2C as fast as it goes")
 def kernel_on_host_memory(rng: Rng) -> Job:
     return _steady(
-        rng, kernel(pipe="FP32", load=0.05, dram=0.1, active=0.97, C2C_RX_ALL_BYTES=rng.uniform(360e9, 430e9)),
+        rng,
+        kernel(pipe="FP32", load=0.05, dram=0.1, active=0.97, C2C_RX_ALL_BYTES=rng.uniform(360e9, 430e9)),
         model=GH200,
-    )  # fmt: skip
+    )
 
 
 @shape("compute", "unexplained", why="a mean over phases of a training step far below the interval")
@@ -174,10 +228,16 @@ def diffusion_model(rng: Rng) -> Job:
     return made
 
 
-@shape("memory", "unexplained", why="batched decode reads weights and cache: memory is the busiest unit",
-       silent=("activation-checkpointing", "half-precision"))  # fmt: skip
+@shape(
+    "memory",
+    "unexplained",
+    why="batched decode reads weights and cache: memory is the busiest unit",
+    silent=("activation-checkpointing", "half-precision"),
+)
 def decode_of_many_sequences(rng: Rng) -> Job:
-    return _steady(rng, kernel(load=rng.uniform(0.1, 0.3), dram=rng.uniform(0.5, 0.66), active=0.93), filled=0.92)
+    return _steady(
+        rng, kernel(load=rng.uniform(0.1, 0.3), dram=rng.uniform(0.5, 0.66), active=0.93), filled=0.92
+    )
 
 
 @shape("launch", why="one block spins: the engine is on, and one SM of many has work")
@@ -188,7 +248,9 @@ def one_block_spins(rng: Rng) -> Job:
 
 @shape("launch", why="an old GPU runs small kernels one by one from one busy thread", silent=_LOADER_ADVICE)
 def small_kernels_on_a_t4(rng: Rng) -> Job:
-    phase = kernel(pipe="FP32", load=0.05, dram=0.06, active=rng.uniform(0.08, 0.14), engine=rng.uniform(0.14, 0.3))
+    phase = kernel(
+        pipe="FP32", load=0.05, dram=0.06, active=rng.uniform(0.08, 0.14), engine=rng.uniform(0.14, 0.3)
+    )
     made = _steady(rng, {**phase, "GPU_UTIL": 0.9}, model=T4)
     made.serve(0, [(made.seconds, {"CPU_CORES_USED": rng.uniform(0.95, 1.1)})])
     return made

@@ -18,7 +18,13 @@ def _clocked(rng: Rng, phase: Phase, clock: float, reasons: int, **job: object) 
     return made
 
 
-@shape("capped", "compute", why="a power cap halves the clock of a full pipe", bounds={"capped": (35, 58)}, silent=_PRECISION)
+@shape(
+    "capped",
+    "compute",
+    why="a power cap halves the clock of a full pipe",
+    bounds={"capped": (35, 58)},
+    silent=_PRECISION,
+)
 def power_cap(rng: Rng) -> Job:
     return _clocked(rng, matmul(rng), rng.uniform(900, 1150), POWER_CAP)
 
@@ -28,20 +34,32 @@ def thermal_slowdown(rng: Rng) -> Job:
     return _clocked(rng, matmul(rng), rng.uniform(240, 450), HOT)
 
 
-@shape("capped", "compute", why="the clock was set to two thirds", bounds={"capped": (20, 45)}, silent=_PRECISION)
+@shape(
+    "capped", "compute", why="the clock was set to two thirds", bounds={"capped": (20, 45)}, silent=_PRECISION
+)
 def clock_was_set_low(rng: Rng) -> Job:
     return _clocked(rng, matmul(rng), rng.uniform(1150, 1400), APPLICATION_CLOCKS)
 
 
-@shape("unexplained", "occupancy", why="latency binds, and the clock is near its maximum though the bit is set",
-       bounds={"capped": (0, 5)}, silent=("capping",))  # fmt: skip
+@shape(
+    "unexplained",
+    "occupancy",
+    why="latency binds, and the clock is near its maximum though the bit is set",
+    bounds={"capped": (0, 5)},
+    silent=("capping",),
+)
 def latency_at_full_clock(rng: Rng) -> Job:
     phase = kernel(pipe="FP32", load=rng.uniform(0.2, 0.3), dram=0.2, occupancy=0.4)
     return _clocked(rng, phase, rng.uniform(1900, 1960), POWER_CAP)
 
 
-@shape("compute", "unexplained", why="training at the power limit runs a tenth below the maximum clock",
-       bounds={"capped": (2, 15)}, silent=("capping",))  # fmt: skip
+@shape(
+    "compute",
+    "unexplained",
+    why="training at the power limit runs a tenth below the maximum clock",
+    bounds={"capped": (2, 15)},
+    silent=("capping",),
+)
 def training_at_the_power_limit(rng: Rng) -> Job:
     phase = kernel(load=rng.uniform(0.42, 0.55), dram=0.35, active=0.96, POWER_USAGE=695.0)
     return _clocked(rng, phase, rng.uniform(1720, 1850), POWER_CAP)
@@ -70,27 +88,52 @@ def _checkpoints(rng: Rng, write: Phase, *, nodes: int = 1, writers: int = 1, wa
 _BOUNDS = {"checkpoint": (8.0, 22.0)}
 
 
-@shape("compute", "unexplained", why="checkpoints to a local disk, while GPUs wait", bounds=_BOUNDS, silent=_LOADER_ADVICE)
+@shape(
+    "compute",
+    "unexplained",
+    why="checkpoints to a local disk, while GPUs wait",
+    bounds=_BOUNDS,
+    silent=_LOADER_ADVICE,
+)
 def checkpoint_to_disk(rng: Rng) -> Job:
     return _checkpoints(rng, {"IO_WRITE_BYTES": rng.uniform(8e8, 5e9)})
 
 
-@shape("compute", "unexplained", why="checkpoints to Lustre, while GPUs wait", bounds=_BOUNDS, silent=_LOADER_ADVICE)
+@shape(
+    "compute",
+    "unexplained",
+    why="checkpoints to Lustre, while GPUs wait",
+    bounds=_BOUNDS,
+    silent=_LOADER_ADVICE,
+)
 def checkpoint_to_lustre(rng: Rng) -> Job:
     return _checkpoints(rng, {"LUSTRE_WRITE_BYTES": rng.uniform(1e9, 2e10)})
 
 
-@shape("compute", "unexplained", why="checkpoints to NFS, while GPUs wait", bounds=_BOUNDS, silent=_LOADER_ADVICE)
+@shape(
+    "compute", "unexplained", why="checkpoints to NFS, while GPUs wait", bounds=_BOUNDS, silent=_LOADER_ADVICE
+)
 def checkpoint_to_nfs(rng: Rng) -> Job:
     return _checkpoints(rng, {"NFS_WRITE_BYTES": rng.uniform(5e8, 2e9)})
 
 
-@shape("compute", "unexplained", why="one node writes, the GPUs of all nodes wait", bounds=_BOUNDS, silent=_LOADER_ADVICE)
+@shape(
+    "compute",
+    "unexplained",
+    why="one node writes, the GPUs of all nodes wait",
+    bounds=_BOUNDS,
+    silent=_LOADER_ADVICE,
+)
 def checkpoint_by_one_node(rng: Rng) -> Job:
     return _checkpoints(rng, {"LUSTRE_WRITE_BYTES": rng.uniform(1e9, 1e10)}, nodes=2)
 
 
-@shape("compute", "unexplained", why="checkpoints are written while training goes on", bounds={"checkpoint": (0, 3)},
-       silent=("asynchronous-checkpoint", *_LOADER_ADVICE))  # fmt: skip
+@shape(
+    "compute",
+    "unexplained",
+    why="checkpoints are written while training goes on",
+    bounds={"checkpoint": (0, 3)},
+    silent=("asynchronous-checkpoint", *_LOADER_ADVICE),
+)
 def checkpoint_in_the_background(rng: Rng) -> Job:
     return _checkpoints(rng, {"IO_WRITE_BYTES": rng.uniform(8e8, 3e9)}, waits=False)

@@ -1,6 +1,7 @@
 """Phases that programs are made of: what counters show while one kind of work runs.
 
-Levels follow from what the hardware does: a kernel at a pipe's roof keeps that pipe busy in almost every cycle;
+Levels follow from what the hardware does: a kernel at a pipe's roof keeps that pipe busy in almost every
+cycle;
 a tiny kernel leaves most SMs without a block; a collective runs on a few SMs and moves bytes over links.
 """
 
@@ -15,9 +16,15 @@ POWER_CAP, HOT, APPLICATION_CLOCKS = 0x04, 0x40, 0x02
 
 
 def kernel(
-    *, pipe: str = "TENSOR", load: float, dram: float = 0.2, active: float = 0.97, occupancy: float = 0.3,
-    engine: float = 1.0, **more: float,
-) -> Phase:  # fmt: skip
+    *,
+    pipe: str = "TENSOR",
+    load: float,
+    dram: float = 0.2,
+    active: float = 0.97,
+    occupancy: float = 0.3,
+    engine: float = 1.0,
+    **more: float,
+) -> Phase:
     """Large kernels: a pipe's activity, memory's, and how many SMs have work."""
     return {
         "GR_ENGINE_ACTIVE": engine,
@@ -71,7 +78,9 @@ def repeat(program: Program, seconds: float, rng: Rng, *, jitter: float = 0.03) 
     return found
 
 
-def in_step(programs: list[Program], wait: Phase, seconds: float, rng: Rng, *, jitter: float = 0.004) -> list[Program]:
+def in_step(
+    programs: list[Program], wait: Phase, seconds: float, rng: Rng, *, jitter: float = 0.004
+) -> list[Program]:
     """Programs of several GPUs whose steps end together: who is early waits in ``wait`` for the slowest."""
     found: list[list[tuple[float, Phase]]] = [[] for _ in programs]
     total = 0.0
@@ -105,4 +114,6 @@ def matmul(rng: Rng) -> Phase:
 
 def stream(rng: Rng) -> Phase:
     """A copy or an elementwise kernel at the roof of memory."""
-    return kernel(pipe="FP32", load=rng.uniform(0.03, 0.12), dram=rng.uniform(0.85, 0.93), active=0.98, occupancy=0.85)
+    return kernel(
+        pipe="FP32", load=rng.uniform(0.03, 0.12), dram=rng.uniform(0.85, 0.93), active=0.98, occupancy=0.85
+    )

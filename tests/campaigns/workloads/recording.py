@@ -1,7 +1,7 @@
 """A job as its hardware counters would see it: programs of phases on a grid of 10 ms, then sampled.
 
-Nothing here knows how a score is made. A phase is a mapping from metric to its level while the phase lasts; what
-it leaves out is 0. Sampling takes means over an interval, as counters do, with noise.
+Nothing here knows how a score is made. A phase is a mapping from metric to its level while the phase
+lasts; what it leaves out is 0. Sampling takes means over an interval, as counters do, with noise.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -99,7 +99,7 @@ class Job:
         return drawn
 
     def sampled(self, interval: float, *, noise: float = 0.015) -> SampleTable:
-        """Means over an interval (s), each with its own noise; at the grid's 10 ms what the work really was."""
+        """Return means over an interval (s), each with its own noise; at the grid's 10 ms without noise."""
         columns, devices = {}, []
         for number in range(self.gpus):
             device = self.gpu(number)

@@ -1,6 +1,10 @@
 """Checkpoints: how often, and who waits for them."""
 
+import numpy as np
+
+from ..ceilings import HOST_LINKS, ceilings_of
 from ..checkpoint_interval import Writes, daly, writes_of
+from ..host_signs import WRITES
 from ..result import Trace
 from .losses import RUNNING, LossRule
 from .model import Advice, Case, Evidence, Knob, points
@@ -45,13 +49,26 @@ class AsynchronousCheckpoint(LossRule):
     loss = "checkpoint"
     least = 2.0
     metrics = RUNNING
-    host_metrics = ("IO_WRITE_BYTES",)
+    host_metrics = WRITES
+    applies_to = "training"
+
+    def gain_least(self, case: Case, trace: Trace) -> float:
+        """What is left after copying all of the GPU's memory that is in use to the host over PCIe, or C2C."""
+        writes = writes_of(case.table, case.settings.thresholds, case.job.interval)
+        links = ceilings_of(trace.device.name).links
+        rate = max((links[link] for link in HOST_LINKS if link in links), default=0.0)
+        used = case.column(trace, "FB_USED")[trace.scored]
+        used = used[np.isfinite(used)]
+        if writes is None or not rate or not len(used):
+            return 0.0
+        copied = float(used.max()) / rate
+        return case.loss(self.loss) * max(0.0, 1.0 - copied / writes.seconds)
 
     def words(self, case: Case, trace: Trace) -> tuple[str, str]:
         """Percent of the time."""
         return (
             (
-                f"{case.name(trace.device)} stood still {self.lost(trace):.0f} % of the time "
+                f"{self.subject(case)} waited {self.lost(trace):.0f} % of the time "
                 "while a checkpoint was written."
             ),
             "Write it while the next step runs.",
@@ -60,7 +77,7 @@ class AsynchronousCheckpoint(LossRule):
 
 def _shown(writes: Writes) -> Evidence:
     first_ns = writes.starts_ns[0] - int(writes.interval * 1e9)
-    return Evidence(writes.host, ("IO_WRITE_BYTES",), first_ns, writes.ends_ns[-1])
+    return Evidence(writes.host, WRITES, first_ns, writes.ends_ns[-1])
 
 
 def _span(seconds: float) -> str:

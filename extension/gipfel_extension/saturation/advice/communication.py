@@ -19,19 +19,25 @@ class BucketSize(LossRule):
         "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
     )
     loss = "communication"
+    applies_to = "data-parallel training"
     metrics = (*_LINKS[:2], *RUNNING)
     host_metrics = ("NET_TX_BYTES", "NET_RX_BYTES")
 
-    def where(self, case: Case, trace: Trace) -> Flags:
-        """The loss is there, and NVLink is not full."""
+    def where(self, case: Case, trace: Trace) -> Flags:  # noqa: ARG002 - as the others
+        """The loss takes most of a sample, and NVLink is not full."""
         level = trace.levels.links.get("nvlink", np.zeros(len(trace.scored)))
-        return super().where(case, trace) & ~seen(level, 0.7)
+        return seen(trace.losses[self.loss], 0.5) & ~seen(level, 0.7)
+
+    def gain(self, case: Case, trace: Trace) -> float:
+        """Nothing where no phases of computing are beside: then gradients are not what is sent."""
+        computes = seen(trace.levels.math, 0.2) & ~self.where(case, trace)
+        return self.lost_where(trace, self.where(case, trace)) if share(trace, computes) >= 0.05 else 0.0
 
     def words(self, case: Case, trace: Trace) -> tuple[str, str]:
         """Percent of the time."""
         return (
             (
-                f"{case.name(trace.device)} waited for communication {self.lost(trace):.0f} % of the time, "
+                f"{self.subject(case)} waited for communication {self.lost(trace):.0f} % of the time, "
                 "on links that were not full."
             ),
             "Try larger buckets, and let communication overlap with the backward pass.",
@@ -99,10 +105,7 @@ class SlowRank(LossRule):
         """Who waited, and for whom."""
         slow = case.name(self._slowest(case).device)
         return (
-            (
-                f"{case.name(trace.device)} and others stood still {self.lost(trace):.0f} % of the time "
-                f"while {slow} worked."
-            ),
+            (f"{self.subject(case)} waited {self.lost(trace):.0f} % of the time while {slow} worked."),
             f"Give {slow} less work, or vet its node.",
         )
 

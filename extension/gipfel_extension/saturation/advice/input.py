@@ -5,9 +5,12 @@ import numpy as np
 from ..beats import nearest
 from ..levels import Flags, column
 from ..result import Trace
-from ..signs import host_of
+from ..signs import VIDEO, decodes, host_of
 from .losses import RUNNING, LossRule
 from .model import Case, Knob, seen, share
+
+#: Share of the job's CPU from which there are no cores for more workers.
+_FULL = 0.8
 
 
 class LoaderWorkers(LossRule):
@@ -22,12 +25,30 @@ class LoaderWorkers(LossRule):
     least = 3.0
     host_metrics = ("CPU_CORES_USED", "CPU_UTIL", "IO_READ_BYTES", "PRESSURE_IO", "PRESSURE_CPU")
 
+    def gain(self, case: Case, trace: Trace) -> float:
+        """Nothing where a video decoder is what is waited for: workers don't make it faster."""
+        where = ~decodes(case.table.of(trace.device.uuid), case.settings.thresholds.decoder)
+        return self.lost_where(trace, where)
+
+    def gain_least(self, case: Case, trace: Trace) -> float:
+        """What twice the workers would give back, where half of the cores are free.
+
+        The loader is what is waited for, so it works all the time: with twice the workers, a batch takes
+        half of it.
+        """
+        busy = self._host_mean(case, trace, "CPU_UTIL")
+        if busy is None or busy > 0.5:
+            return 0.0
+        lost = self.lost(trace) / 100.0
+        remaining = 1.0 - (1.0 - lost) / max(0.5, 1.0 - lost)
+        return 100.0 * (lost - remaining)
+
     def words(self, case: Case, trace: Trace) -> tuple[str, str]:
         """Percent of the time, and what the host did."""
         cores, busy = (self._host_mean(case, trace, metric) for metric in ("CPU_CORES_USED", "CPU_UTIL"))
         used = f" while its host used {cores:.1f} CPU cores" if cores is not None else ""
-        sentence = f"{case.name(trace.device)} waited for input {self.lost(trace):.0f} % of the time{used}."
-        if busy is not None and busy >= case.settings.thresholds.cpu:
+        sentence = f"{self.subject(case)} waited for input {self.lost(trace):.0f} % of the time{used}."
+        if busy is not None and busy >= _FULL:
             return (
                 sentence,
                 "All cores are taken: ask for more of them, or prepare the data ahead of the run.",
@@ -75,4 +96,31 @@ class PinnedMemory(LossRule):
         return (
             f"While {case.name(trace.device)} waited for input, data came over PCIe at {rate:.1f} GB/s.",
             "Copy from pinned memory, and without blocking.",
+        )
+
+
+class VideoDecoder(LossRule):
+    """The GPU's video decoders are busy, and its SMs wait for frames."""
+
+    name = "video-decoder"
+    knob = Knob("NVDEC", "https://docs.nvidia.com/video-technologies/video-codec-sdk/index.html")
+    loss = "input"
+    applies_to = "work on video"
+    metrics = (*VIDEO, *RUNNING)
+
+    def where(self, case: Case, trace: Trace) -> Flags:
+        """The loss is there, and a decoder is busy."""
+        busy = decodes(case.table.of(trace.device.uuid), case.settings.thresholds.decoder)
+        return super().where(case, trace) & busy
+
+    def gain(self, case: Case, trace: Trace) -> float:
+        """What is lost while a decoder is busy."""
+        return self.lost_where(trace, self.where(case, trace))
+
+    def words(self, case: Case, trace: Trace) -> tuple[str, str]:
+        """Percent of the time."""
+        lost = self.lost_where(trace, self.where(case, trace))
+        return (
+            f"The SMs of {case.name(trace.device)} waited {lost:.0f} % of the time for its video decoders.",
+            "Decode smaller frames, spread videos over all decoders, or decode once and keep the frames.",
         )

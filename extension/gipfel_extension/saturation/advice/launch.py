@@ -1,20 +1,37 @@
 """Launch-bound: the engine is on, and the SMs have no work between tiny kernels."""
 
+import numpy as np
+
+from ..levels import Flags
 from ..result import Trace
 from .losses import LossRule
-from .model import Case, Knob
+from .model import Case, Knob, share
+
+#: SM activity above which kernels fill the GPU, whatever is lost between them.
+_FILLED = 0.6
 
 
 class _Launch(LossRule):
     loss = "launch"
+    least = 10.0
     _action: str
+
+    def where(self, case: Case, trace: Trace) -> Flags:
+        """The loss is there, and kernels leave most SMs empty."""
+        with np.errstate(invalid="ignore"):
+            return super().where(case, trace) & (trace.levels.active <= _FILLED)
+
+    def gain(self, case: Case, trace: Trace) -> float:
+        """What is lost where kernels leave SMs empty, for at least a tenth of the time."""
+        where = self.where(case, trace)
+        return self.lost_where(trace, where) if share(trace, where) >= 0.1 else 0.0
 
     def words(self, case: Case, trace: Trace) -> tuple[str, str]:
         """Percent of the time, beside the SMs' activity."""
         active = self.mean(case, trace, "SM_ACTIVE")
-        beside = f", {100 * active:.0f} % of its SMs with work meanwhile" if active is not None else ""
-        name, lost = case.name(trace.device), self.lost(trace)
-        return f"{name} lost {lost:.0f} % of its time between small kernels{beside}.", self._action
+        beside = f" (SMs {100 * active:.0f} % active)" if active is not None else ""
+        waited = f"{self.lost(trace):.0f} % of the time waiting between small kernels{beside}"
+        return f"{self.subject(case)} spent {waited}.", self._action
 
 
 class Compile(_Launch):
@@ -35,3 +52,9 @@ class CudaGraphs(_Launch):
     )
     least = 20.0
     _action = "Record the step as a CUDA graph, so that it costs one launch."
+
+    def gain_least(self, case: Case, trace: Trace) -> float:  # noqa: ARG002 - as the others
+        """The time in which nothing ran between kernels: a graph leaves no such gaps."""
+        gaps = np.minimum(trace.losses[self.loss], 1.0 - np.fmin(1.0, trace.levels.engine))
+        seconds = trace.seconds[trace.scored]
+        return 100.0 * float(np.nan_to_num(gaps[trace.scored]) @ seconds / seconds.sum())

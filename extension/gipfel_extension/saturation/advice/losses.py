@@ -1,4 +1,4 @@
-"""The shape of most rules: one loss is large, and samples show where."""
+"""The common shape of most rules: one loss is large, and samples show where."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar
@@ -15,7 +15,7 @@ RUNNING = ("GPU_UTIL", "GR_ENGINE_ACTIVE", "SM_ACTIVE")
 
 
 class LossRule(ABC):
-    """Says its sentence about the GPU that lost most by one cause.
+    """A rule about the GPUs that lost most by one cause.
 
     ``least`` is in points of the job; ``metrics`` and ``host_metrics`` are the evidence's series.
     """
@@ -23,6 +23,7 @@ class LossRule(ABC):
     name: str
     knob: Knob
     loss: ClassVar[str]
+    applies_to: ClassVar[str] = ""
     least: ClassVar[float] = 5.0
     metrics: ClassVar[tuple[str, ...]] = RUNNING
     host_metrics: ClassVar[tuple[str, ...]] = ()
@@ -33,6 +34,7 @@ class LossRule(ABC):
             return None
         trace = case.worst(self.loss)
         gain = min(self.gain(case, trace), case.loss(self.loss))
+        least = min(gain, self.gain_least(case, trace))
         evidence = case.evidence(trace, self.where(case, trace), self.metrics)
         if evidence is None or gain <= 0:
             return None
@@ -43,9 +45,11 @@ class LossRule(ABC):
             sentence,
             action,
             gain,
-            points(gain),
+            points(gain, least),
             self.knob,
             tuple(each for each in shown if each is not None),
+            self.applies_to,
+            least,
         )
 
     def where(self, case: Case, trace: Trace) -> Flags:  # noqa: ARG002 - for those that look further
@@ -56,6 +60,14 @@ class LossRule(ABC):
         """Points that can be had back at most."""
         return case.loss(self.loss)
 
+    def gain_least(self, case: Case, trace: Trace) -> float:  # noqa: ARG002 - for those that can compute it
+        """Points that can be had back at least; 0 where the samples don't tell."""
+        return 0.0
+
+    def subject(self, case: Case) -> str:
+        """The GPUs that lost most by this cause, as a sentence begins."""
+        return case.names(case.alike(self.loss))
+
     @abstractmethod
     def words(self, case: Case, trace: Trace) -> tuple[str, str]:
         """What was seen, and what to do."""
@@ -64,6 +76,12 @@ class LossRule(ABC):
         """Percent of its time that the GPU lost."""
         seconds = trace.seconds[trace.scored]
         return 100.0 * float(trace.losses[self.loss][trace.scored] @ seconds / seconds.sum())
+
+    def lost_where(self, trace: Trace, where: Flags) -> float:
+        """Percent of its time that the GPU lost in some samples."""
+        seconds = trace.seconds[trace.scored]
+        lost = np.where(where, trace.losses[self.loss], 0.0)[trace.scored]
+        return 100.0 * float(lost @ seconds / seconds.sum())
 
     def mean(self, case: Case, trace: Trace, metric: str) -> float | None:
         """A GPU's metric where the loss is to be seen."""

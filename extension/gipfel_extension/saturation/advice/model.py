@@ -15,6 +15,9 @@ from ..settings import Settings
 
 #: Share of a sample that a loss must have to be seen in it.
 SEEN = 0.1
+#: GPUs whose losses differ by less, as a share of the time, are not told apart.
+ALIKE = 0.02
+_MOST_NAMED = 4
 
 
 @dataclass(frozen=True)
@@ -48,8 +51,11 @@ class Advice:
         The rule's name.
     sentence, action
         What was seen, and what to do.
-    gain
-        Points of the score that it may give back at most; 0 where it makes the same work shorter instead.
+    applies_to
+        The kind of work that it is for, such as ``training``; empty for any.
+    gain_least, gain
+        Bounds of the points of the score that it may give back, computed from the samples; both 0 where it
+        makes the same work shorter instead.
     expect
         The gain in words.
     """
@@ -61,10 +67,12 @@ class Advice:
     expect: str
     knob: Knob
     evidence: tuple[Evidence, ...]
+    applies_to: str = ""
+    gain_least: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """The advice as a dictionary that JSON can hold."""
-        return {**asdict(self), "gain": round(self.gain, 1)}
+        return {**asdict(self), "gain": round(self.gain, 1), "gain_least": round(self.gain_least, 1)}
 
 
 @dataclass(frozen=True)
@@ -110,6 +118,24 @@ class Case:
         number = device.uuid if device.index is None else str(device.index)
         several = len({score.device.node for score in self.job.gpus}) > 1
         return f"GPU {number} of {device.node}" if several and device.node else f"GPU {number}"
+
+    def alike(self, name: str) -> tuple[Trace, ...]:
+        """The GPUs that lost about as much by a cause as the one that lost most, by node and number."""
+        most = _mean(self.worst(name), self.worst(name).losses[name])
+        return tuple(t for t in self.scored if _mean(t, t.losses[name]) >= most - ALIKE)
+
+    def names(self, traces: Sequence[Trace]) -> str:
+        """How people call several GPUs: ``All GPUs`` or ``GPUs 2 and 3``."""
+        if len(traces) == len(self.scored) > 1:
+            return "All GPUs"
+        if len(traces) == 1 or len({trace.device.node for trace in traces}) > 1:
+            names = [self.name(trace.device) for trace in traces[:_MOST_NAMED]]
+        else:
+            numbers = [self.name(trace.device).removeprefix("GPU ") for trace in traces[:_MOST_NAMED]]
+            names = [f"GPUs {numbers[0]}", *numbers[1:]]
+        if len(traces) > _MOST_NAMED:
+            return f"{', '.join(names)} and {len(traces) - _MOST_NAMED} more"
+        return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
 
     def evidence(self, trace: Trace, shown: Flags, metrics: Sequence[str]) -> Evidence | None:
         """Where a mask holds longest, with the metrics that have values there; None without any."""
@@ -162,9 +188,12 @@ def share(trace: Trace, shown: Flags) -> float:
     return _mean(trace, shown.astype(np.float64))
 
 
-def points(gain: float) -> str:
-    """A gain in words: the most that it can be."""
-    return f"at most {gain:.0f} points, or {1 / max(0.01, 1 - gain / 100):.2f} times the speed"
+def points(gain: float, least: float = 0.0) -> str:
+    """Return a gain in words: points of the score, and how much faster the same work would be."""
+    speed = 1 / max(0.01, 1 - gain / 100)
+    if round(least) < 1:
+        return f"up to +{gain:.0f} points (\u2264 {speed:.2f}\u00d7 faster)"
+    return f"+{least:.0f} to +{gain:.0f} points ({1 / (1 - least / 100):.2f} to {speed:.2f}\u00d7 faster)"
 
 
 def _mean(trace: Trace, values: Floats) -> float:

@@ -1,4 +1,4 @@
-"""Low occupancy: SMs have work, and pipes and memory both wait."""
+"""Low occupancy: SMs hold few warps, so pipes and memory both wait."""
 
 import numpy as np
 
@@ -31,8 +31,8 @@ class _Occupancy(LossRule):
         """Percent of the time, and how full memory is."""
         filled = 100 * (self.filled(case, trace) or 0.0)
         return (
-            f"{case.name(trace.device)} had work that kept neither pipes nor memory busy "
-            f"{self.lost(trace):.0f} % of the time, with {filled:.0f} % of its memory in use."
+            f"{self.subject(case)} ran kernels with few warps, which kept neither pipes nor memory busy, "
+            f"{self.lost(trace):.0f} % of the time, with {filled:.0f} % of memory in use."
         )
 
 
@@ -59,6 +59,8 @@ class BatchSize(_Occupancy):
 
 class ActivationCheckpointing(_Occupancy):
     """Memory is full: make room for larger batches."""
+
+    applies_to = "training"
 
     name = "activation-checkpointing"
     knob = Knob("torch.utils.checkpoint", "https://docs.pytorch.org/docs/stable/checkpoint.html")

@@ -9,7 +9,12 @@ from .model import Advice, Case, Knob, share
 _TIME = "less time for the same work; the score may even fall"
 
 #: Models whose tensor pipes have FP8.
-_FP8 = ("H100", "H200", "B200", "L4")
+_FP8 = ("H100", "H200", "H800", "H20", "B200", "B300", "L4")
+
+#: Tensor work that FP8 can't stand in for: integers, doubles.
+_OTHER_TENSOR = ("PIPE_TENSOR_IMMA_ACTIVE", "PIPE_TENSOR_DFMA_ACTIVE")
+#: Points of ``capped`` from which the clock is what is to be mended first.
+_MOST_CAPPED = 10.0
 
 
 class HalfPrecision:
@@ -32,7 +37,7 @@ class HalfPrecision:
             "its tensor pipes unused."
         )
         action = "Where matrices are multiplied, let autocast use bf16, or allow TF32."
-        return Advice(self.name, sentence, action, 0.0, _TIME, self.knob, (evidence,))
+        return Advice(self.name, sentence, action, 0.0, _TIME, self.knob, (evidence,), "work with matrices")
 
     def _where(self, case: Case, trace: Trace) -> Flags:
         with np.errstate(invalid="ignore"):
@@ -41,7 +46,7 @@ class HalfPrecision:
 
 
 class QuarterPrecision:
-    """Tensor pipes bind on a GPU that has FP8; no metric tells FP8 from bf16."""
+    """Tensor pipes bind on a GPU that has FP8, in 16-bit floating point as far as the samples tell."""
 
     name = "quarter-precision"
     knob = Knob(
@@ -50,9 +55,9 @@ class QuarterPrecision:
     )
 
     def find(self, case: Case) -> Advice | None:
-        """The advice where tensor pipes are near their ceiling for half of the time."""
+        """The advice where tensor pipes are near their ceiling for half of the time, at full clock."""
         able = [trace for trace in case.scored if self._has_fp8(case, trace)]
-        if not able:
+        if not able or case.loss("capped") >= _MOST_CAPPED:
             return None
         trace = max(able, key=lambda each: share(each, self._where(case, each)))
         where = self._where(case, trace)
@@ -64,12 +69,24 @@ class QuarterPrecision:
             f"{100 * share(trace, where):.0f} % of the time."
         )
         action = "If this is bf16, FP8 does twice the work in the time, where the model allows it."
-        return Advice(self.name, sentence, action, 0.0, _TIME, self.knob, (evidence,))
+        return Advice(
+            self.name,
+            sentence,
+            action,
+            0.0,
+            _TIME,
+            self.knob,
+            (evidence,),
+            "training and inference in bf16 or fp16",
+        )
 
     def _has_fp8(self, case: Case, trace: Trace) -> bool:
         models = {score.device.uuid: score.model for score in case.job.gpus}
         return any(name in models[trace.device.uuid] for name in _FP8)
 
     def _where(self, case: Case, trace: Trace) -> Flags:
+        """Where tensor pipes are busy, and not with integers or doubles."""
         with np.errstate(invalid="ignore"):
-            return np.asarray(case.column(trace, "PIPE_TENSOR_ACTIVE") >= 0.6, np.bool_)
+            tensor = case.column(trace, "PIPE_TENSOR_ACTIVE")
+            others = np.fmax(*(case.column(trace, metric) for metric in _OTHER_TENSOR))
+            return np.asarray((tensor >= 0.6) & ~(others >= 0.5 * tensor), np.bool_)

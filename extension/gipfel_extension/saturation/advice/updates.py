@@ -29,7 +29,7 @@ class FusedOptimizer:
             "If that is the optimizer, use its fused form: utilization won't change, the step's time will."
         )
         expect = f"less time for the same work: at most {100 * taken:.0f} % of it"
-        return Advice(self.name, sentence, action, 0.0, expect, self.knob, (evidence,))
+        return Advice(self.name, sentence, action, 0.0, expect, self.knob, (evidence,), "training")
 
     def _where(self, case: Case, trace: Trace) -> Flags:
         tensor = case.column(trace, "PIPE_TENSOR_ACTIVE")

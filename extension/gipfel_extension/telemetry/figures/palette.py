@@ -19,6 +19,8 @@ AREAS: Mapping[str, tuple[str, str, str]] = {
     "communication": ("#66c2d7", "#3c8799", "|"),
     "checkpoint": ("#7570b3", "#7b76b8", "+"),
     "capped": ("#d73027", "#b8433c", "."),
+    "start_up": ("#e2d8c8", "#6b6253", ""),
+    "unexplained": ("#f5f5f5", "#3a3a3a", "x"),
 }
 
 #: Lines of several devices in one plot: a colour for light, for dark, and a dash.

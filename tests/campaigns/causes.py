@@ -1,0 +1,174 @@
+"""How often score, causes and advice are right on workload shapes whose cause is known.
+
+A cell is a shape, drawn so many times with sizes, noise and phase of its own, sampled ten times a second
+and once a
+second. A draw is *wrong* where a bottleneck is named that is not accepted, where a loss is outside of its
+bounds, or
+where advice is given that does not fit; it is *right* where the bottleneck is accepted; "cannot tell" is
+the rest.
+``peer`` in the rows is one rule: the largest of the plain means of pipes, memory and what is left of the
+engine.
+
+A third of the shapes, chosen by a checksum of their names, is held out: no rule or threshold was looked at
+with them.
+"""
+
+import zlib
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from intervals import wilson
+from workloads import SHAPES, Shape
+
+from gipfel_extension.saturation import JobScore, advise, score_table
+from gipfel_extension.telemetry.sample import SampleTable
+
+DRAWS = 50
+MEASURED = (Path(__file__).resolve().parents[2] / "extension" / "gipfel_extension" / "saturation",)
+FINE_S, COARSE_S, TRUTH_S = 0.1, 1.0, 0.01
+#: Points by which noise alone moves a score.
+_NOISE = 1.0
+WRONG, RIGHT, HELD = 0.02, 0.85, 0.95
+
+
+def held_out(name: str) -> bool:
+    """Return whether a shape is one that rules were never looked at with."""
+    return zlib.crc32(name.encode()) % 3 == 0
+
+
+def cells(seed: int, draws: int) -> dict[str, Callable[[], dict[str, Any]]]:
+    """Return the measurement of each shape."""
+    return {name: partial(measure, shape, seed, draws) for name, shape in SHAPES.items()}
+
+
+def measure(shape: Shape, seed: int, draws: int) -> dict[str, Any]:
+    """Count one shape."""
+    tally = {
+        "draws": draws,
+        "right": 0,
+        "wrong": 0,
+        "cannot tell": 0,
+        "peer right": 0,
+        "in range": 0,
+        "coarse wrong": 0,
+    }
+    seen: dict[str, int] = {}
+    widths = []
+    for number in range(draws):
+        rng = np.random.default_rng((seed, zlib.crc32(shape.name.encode()), number))
+        job = shape.draw(rng)
+        table = job.sampled(FINE_S)
+        scored = score_table(table)
+        kind, what = judge(shape, table, scored)
+        tally[kind] += 1
+        seen[what] = seen.get(what, 0) + 1
+        tally["peer right"] += _peer(table) in shape.accepted
+        coarse = score_table(job.sampled(COARSE_S)).total
+        truth = score_table(job.sampled(TRUTH_S)).total
+        assert coarse is not None
+        assert truth is not None
+        tally["in range"] += coarse.least - _NOISE <= truth.score <= coarse.most + _NOISE
+        tally["coarse wrong"] += coarse.bottleneck not in (*shape.accepted, "unexplained", None)
+        widths.append(coarse.most - coarse.least)
+    return {
+        **tally,
+        "held out": held_out(shape.name),
+        "seen": seen,
+        "width": round(float(np.mean(widths)), 1),
+    }
+
+
+def judge(shape: Shape, table: SampleTable, job: JobScore) -> tuple[str, str]:
+    """Return ``right``, ``wrong`` or ``cannot tell`` for one draw, and what was said."""
+    total = job.total
+    if total is None:
+        return "cannot tell", "no score"
+    off = [loss for loss, (least, most) in shape.bounds.items() if not least <= total.losses[loss] <= most]
+    advice = [each.rule for each in advise(table, job) if each.rule in shape.silent]
+    if off or advice:
+        return "wrong", " ".join((*(f"{loss}={total.losses[loss]:.0f}" for loss in off), *advice))
+    named = total.bottleneck
+    if named in shape.accepted or (named is None and "unexplained" in shape.accepted):
+        return "right", named or "none named"
+    return ("cannot tell" if named in (None, "unexplained") else "wrong"), named or "none named"
+
+
+def _peer(table: SampleTable) -> str:
+    """Return the largest mean of pipes, memory, idle engine and SMs without work: what a dashboard shows."""
+    means: dict[str, list[float]] = {"compute": [], "memory": [], "idle": [], "launch": []}
+    for gpu in table.gpus:
+        columns = table.of(gpu.uuid)
+        pipes = [columns[f"PIPE_{pipe}_ACTIVE"] for pipe in ("TENSOR", "FP64", "FP32", "FP16")]
+        engine = columns["GR_ENGINE_ACTIVE"]
+        means["compute"].append(float(np.nanmean(np.maximum.reduce(pipes))))
+        means["memory"].append(float(np.nanmean(columns["DRAM_ACTIVE"])))
+        means["idle"].append(1.0 - float(np.nanmean(engine)))
+        means["launch"].append(float(np.nanmean(np.maximum(0.0, engine - columns["SM_ACTIVE"]))))
+    return max(means, key=lambda name: float(np.mean(means[name])))
+
+
+def line(document: Mapping[str, Any]) -> str:
+    """Return one cell in a line."""
+    said = ", ".join(
+        f"{what} {count}" for what, count in sorted(document["seen"].items(), key=lambda each: -each[1])
+    )
+    kinds = " ".join(f"{kind} {document[kind]}" for kind in ("right", "wrong", "cannot tell"))
+    return f"{kinds} · in range {document['in range']} · {said}"
+
+
+def summary(documents: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows: all shapes, and those that were held out."""
+    rows = []
+    for title, chosen in (
+        ("all shapes", list(documents.values())),
+        ("shapes held out", [each for each in documents.values() if each["held out"]]),
+    ):
+        draws = sum(each["draws"] for each in chosen)
+        if not draws:
+            continue
+        for kind, bound, enough in (("wrong", WRONG, False), ("right", RIGHT, True)):
+            count = sum(each[kind] for each in chosen)
+            peer = sum(each["peer right"] for each in chosen) / draws
+            peer = peer if enough else 1.0 - peer
+            share = count / draws
+            rows.append(
+                {
+                    "name": f"causes: {kind} of {title} ({len(chosen)})",
+                    "ours": share,
+                    "peer": peer,
+                    "unit": "share",
+                    "ratio": share / peer if peer else 0.0,
+                    "bound": bound,
+                    "holds": share >= bound if enough else share <= bound,
+                    "interval": wilson(count, draws),
+                }
+            )
+        within = sum(each["in range"] >= 0.95 * each["draws"] for each in chosen) / len(chosen)
+        rows.append(
+            {
+                "name": f"causes: range at {COARSE_S:g} s holds the score at {TRUTH_S:g} s, {title}",
+                "ours": within,
+                "peer": 0.0,
+                "unit": "share",
+                "ratio": 0.0,
+                "bound": HELD,
+                "holds": within >= HELD,
+                "mean width": float(np.mean([each["width"] for each in chosen])),
+            }
+        )
+        coarse = sum(each["coarse wrong"] for each in chosen) / draws
+        rows.append(
+            {
+                "name": f"causes: wrong at {COARSE_S:g} s, {title}",
+                "ours": coarse,
+                "peer": 0.0,
+                "unit": "share",
+                "ratio": 0.0,
+                "bound": WRONG,
+                "holds": coarse <= WRONG,
+            }
+        )
+    return rows
