@@ -130,7 +130,7 @@ def test_without_wait_the_job_goes_on_alone(
     ("words", "said"),
     [
         (("nowhere.ipynb", "x.ipynb"), "does not exist"),
-        (("none.ipynb", "x.ipynb"), "is no notebook"),
+        (("none.ipynb", "x.ipynb"), "is not a notebook"),
         (("closed.ipynb", "x.ipynb"), "can't be read: Permission denied"),
         (("in.ipynb", "/etc/x.ipynb"), "can't be written to"),
         (("in.ipynb", "x.ipynb", "-p", "secnds", "1"), "Did you mean 'seconds'?"),

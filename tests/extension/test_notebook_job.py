@@ -160,15 +160,15 @@ def test_a_runtime_runs_the_job_and_is_found_in_the_home_folder(home: Path) -> N
     ("content", "words"),
     [
         (None, "does not exist"),
-        ("", "is no notebook"),
-        ("no json", "is no notebook"),
-        ("[]", "is no notebook"),
-        ('{"nbformat": 4}', "is no notebook"),
+        ("", "is not a notebook"),
+        ("no json", "is not a notebook"),
+        ("[]", "is not a notebook"),
+        ('{"nbformat": 4}', "is not a notebook"),
         (
             '{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [{"cell_type": "x"}]}',
-            "is no notebook",
+            "is not a notebook",
         ),
-        ('{"nbformat": 99, "metadata": {}, "cells": []}', "is no notebook"),
+        ('{"nbformat": 99, "metadata": {}, "cells": []}', "is not a notebook"),
         ('{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": []}', "names no kernel"),
     ],
 )
@@ -186,7 +186,7 @@ def test_a_folder_and_binary_content_are_no_notebooks(home: Path) -> None:
     with pytest.raises(GipfelError, match="can't be read: Is a directory"):
         _plan(home)
     (home / "other.ipynb").write_bytes(b"\x80\xff hsqs")
-    with pytest.raises(GipfelError, match="is no notebook"):
+    with pytest.raises(GipfelError, match="is not a notebook"):
         _plan(home, {"notebook": "other.ipynb"})
 
 

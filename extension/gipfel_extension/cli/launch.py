@@ -54,6 +54,9 @@ class _StartCommand(click.Command):
     "-p", "parameters", type=(str, str), multiple=True, metavar="K V", help="A notebook's parameter."
 )
 @click.option(
+    "--kernel", default="", metavar="NAME", help="A notebook's kernel; by default its own, else python3."
+)
+@click.option(
     "--launcher",
     type=click.Choice(["torchrun", "srun", "accelerate"]),
     default="torchrun",

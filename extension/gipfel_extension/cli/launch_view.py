@@ -91,7 +91,7 @@ def show_one(which: str, *, as_json: bool) -> int:
         }
         click.echo(json.dumps(content))
         return 0
-    click.echo(launch.command, nl=False)
+    click.echo(launch.started_command or launch.command, nl=False)
     click.echo(_headline(state))
     for rank, note in launch.ranks.items():
         gpu = f" GPU {note.gpu}" if note.gpu else ""

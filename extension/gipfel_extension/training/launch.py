@@ -26,7 +26,7 @@ from .launches.folder import launches_folder, new_folder
 from .launches.lifeline import settled_in_queue, settled_state, supervised
 from .launches.logs import Cursor, LogPage, read_logs
 from .launches.plan import LaunchPlan
-from .launches.planning import plan_launch, shown_command
+from .launches.planning import plan_launch, shown_command, started_command
 from .launches.progress import Progress, read_progress
 from .launches.ranks import RankNote, read_notes
 from .launches.state import (
@@ -108,6 +108,14 @@ class Launch:
     def command(self) -> str:
         """The exact command."""
         return read_regular(self.folder / COMMAND, MOST_BYTES).decode(errors="replace")
+
+    @property
+    def started_command(self) -> str:
+        """The exact command of its last start, with its nodes and its port; empty before."""
+        try:
+            return started_command(LaunchPlan.load(self.folder), self.folder)
+        except GipfelError:
+            return ""
 
     @property
     def preflight(self) -> tuple[CheckOutcome, ...]:

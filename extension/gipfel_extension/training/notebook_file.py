@@ -1,8 +1,9 @@
 """A notebook as a file: whether it is one, and where its output may go."""
 
 import os
+import shlex
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from ..telemetry.files import read_json
 #: Outputs with images are large; what is larger no browser opens.
 MOST_NOTEBOOK_BYTES = 512 << 20
 
+#: The first format whose cells are at the top.
+_FORMAT = 4
 # Slurm would read these in the log's path as patterns.
 _PATTERNS = ("%", "\\")
 
@@ -73,10 +76,14 @@ def _is_text(path: Path) -> bool:
     return True
 
 
-def _read(path: Path) -> Any:
-    import nbformat  # noqa: PLC0415 - half a second
-    from nbformat.v4.rwbase import rejoin_lines  # noqa: PLC0415
+def read_content(path: Path) -> dict[str, Any]:
+    """Read a file and see that it is a notebook of any format.
 
+    Raises
+    ------
+    GipfelError
+        It is missing, unreadable, not JSON or not a notebook.
+    """
     try:
         content = read_json(path, MOST_NOTEBOOK_BYTES, follow=True)
     except FileNotFoundError:
@@ -85,9 +92,46 @@ def _read(path: Path) -> Any:
         why = f"The notebook {path} can't be read: {error.strerror}."
         raise GipfelError(why, "Give a file that you can read.") from error
     except ValueError as error:
-        raise _no_notebook(path, f"it is no JSON text ({one_line(str(error))[:120]})") from error
+        raise _no_notebook(path, f"not valid JSON ({one_line(str(error))[:120]})") from error
     if not isinstance(content, dict) or not isinstance(content.get("nbformat"), int):
         raise _no_notebook(path, "it has no 'nbformat'")
+    return content
+
+
+def check_format(path: Path, content: Mapping[str, Any]) -> None:
+    """Check that a notebook's content is of the format that has its cells at the top.
+
+    Raises
+    ------
+    GipfelError
+        It is of an older format, or has no list of cells.
+    """
+    if content["nbformat"] < _FORMAT:
+        raise GipfelError(
+            f"The notebook {path} is of the old format nbformat {content['nbformat']}.",
+            f"Convert it with `jupyter nbconvert --to notebook {shlex.quote(path.name)}`.",
+        )
+    cells = content.get("cells")
+    if not isinstance(cells, list) or not all(isinstance(each, dict) and "source" in each for each in cells):
+        raise _no_notebook(path, "it has no list of cells")
+
+
+def language_of(content: Mapping[str, Any]) -> str:
+    """Return the language of a notebook's cells in lower case: what it says, else Python."""
+    metadata = content.get("metadata")
+    for name, key in (("kernelspec", "language"), ("language_info", "name")):
+        about = metadata.get(name) if isinstance(metadata, dict) else None
+        said = about.get(key) if isinstance(about, dict) else None
+        if isinstance(said, str) and said:
+            return said.lower()
+    return "python"
+
+
+def _read(path: Path) -> Any:
+    import nbformat  # noqa: PLC0415 - half a second
+    from nbformat.v4.rwbase import rejoin_lines  # noqa: PLC0415
+
+    content = read_content(path)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter(
@@ -104,7 +148,7 @@ def _read(path: Path) -> Any:
 
 
 def _no_notebook(path: Path, why: str) -> GipfelError:
-    return GipfelError(f"{path} is no notebook: {why}.", "Give a file that JupyterLab has saved.")
+    return GipfelError(f"{path} is not a notebook: {why}.", "Give a file that JupyterLab has saved.")
 
 
 def braced(path: Path) -> str:

@@ -45,6 +45,8 @@ class LaunchSpec(Placement):
     gpus_per_node: int = Field(1, ge=1, le=1024)
     restarts: int = Field(0, ge=0, le=1000)
     """How often failed ranks are started again before the launch has failed."""
+    kernel: Line = Field("", max_length=256)
+    """The kernel of a notebook; empty for its own, or python3 where that is not installed."""
     environment: dict[str, str] = Field(default_factory=dict, max_length=256)
     directory: _Path = ""
     """Where ranks start; empty for the folder that one is in."""
@@ -106,6 +108,8 @@ class LaunchSpec(Placement):
             raise ValueError("a script takes arguments behind its name, not parameters")
         if self.kind in {"notebook", "cell"} and self.arguments:
             raise ValueError("a notebook takes parameters, not arguments")
+        if self.kernel and self.kind != "notebook":
+            raise ValueError("only a notebook has a kernel")
         if self.nodes_min is not None and self.nodes_min > self.nodes:
             raise ValueError("the fewest nodes are more than the most")
         if self.elastic and self.launcher != "torchrun":

@@ -156,6 +156,7 @@ class RunningAttempt:
             "target": self._plan.target,
             "arguments": self._plan.spec.arguments,
             "parameters": self._plan.spec.parameters,
+            "kernel": self._plan.spec.kernel,
             "environment": self._plan.spec.environment,
             "checkpoint": self._plan.checkpoint,
             "profile": self._plan.spec.profile,

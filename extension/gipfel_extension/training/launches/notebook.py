@@ -18,7 +18,7 @@ from gipfel_cluster.model import GipfelError, one_line
 
 from ...telemetry.files import read_json
 from ..notebook_file import MOST_NOTEBOOK_BYTES
-from ..papermill.kernels import kernel_of
+from ..papermill.kernels import NATIVE, asked_kernel, see_kernel
 from ..papermill.run import run_notebook
 from .state import MOST_BYTES
 
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
                 notebook,
                 folder / OUTPUT,
                 plan["parameters"],
-                kernel=kernel_of(notebook),
+                kernel=chosen_kernel(notebook, str(plan.get("kernel", ""))),
                 directory=Path.cwd(),
                 # As the other ranks write it: what the cells print, and nothing of papermill's own.
                 stdout=sys.stdout,
@@ -63,12 +63,34 @@ def main(arguments: Sequence[str]) -> int:
                 resume=goes_on(notebook, folder, os.environ),
             )
         except GipfelError as error:
-            _tell(f"The notebook can't be run: {error}")
+            problem = f"The notebook can't be run: {error}"
+            _tell(problem)
+            _note(folder, one_line(problem))
             return 1
     if outcome.problem:
         _tell(outcome.problem)
         _note(folder, outcome.problem)
     return outcome.exit_status
+
+
+def chosen_kernel(notebook: Path, asked: str) -> str:
+    """Return the kernel that runs a notebook: the one that is asked for, else its own, else Python's.
+
+    Raises
+    ------
+    GipfelError
+        The one that is asked for is not installed, or the notebook can't be read.
+    """
+    if asked:
+        return asked
+    name = asked_kernel(notebook)
+    try:
+        see_kernel(name or NATIVE)
+    except GipfelError:
+        # Ranks run Python, and the notebook of another machine may name an environment of that one.
+        _tell(f"The notebook's kernel {name!r} is not installed: {NATIVE} runs it.")
+        return NATIVE
+    return name or NATIVE
 
 
 def goes_on(notebook: Path, folder: Path, environment: Mapping[str, str]) -> bool:

@@ -36,6 +36,8 @@ class LaunchPlan(Frozen):
     vetting: str = ""
     """The protocol's name where it is a shipped one, else the host's path of a copy in the folder."""
     mounts: tuple[Mount, ...] = ()
+    by_srun: bool = True
+    """Whether Slurm starts the ranks; else they are processes of this machine."""
     request: JobRequest | None = None
 
     @classmethod

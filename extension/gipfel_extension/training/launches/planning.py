@@ -3,7 +3,7 @@
 import json
 import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -15,12 +15,16 @@ from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runs import write_atomically
 from gipfel_cluster.scheduler import JobRequest
 
+from ...telemetry.files import read_json
 from ...vetting.protocol_search import find_protocol
 from ..launchers import Attempt, launcher_of
 from ..spec import LaunchSpec
 from ..standpoint import SCHEDULERS, ChosenEdf, Standpoint
+from .attempt import ATTEMPT_FILE
 from .interpreter import callers_python
 from .plan import LaunchPlan, mounts_of
+from .state import MOST_BYTES
+from .target import check_target
 from .vetted import PROTOCOL, excluded_nodes
 
 _LARGEST_SPEC = 64 << 10
@@ -52,6 +56,8 @@ def plan_launch(
         )
     start = _absolute(spec.directory or ".", directory)
     target = _target(spec, folder, directory)
+    # In a container without another EDF, ranks see what is seen here.
+    check_target(spec, target, seen=here.inside or not (spec.edf or environment.get("GIPFEL_EDF")))
     checkpoint = _absolute(spec.checkpoint, directory) if spec.checkpoint else None
     if checkpoint is not None:
         _made(checkpoint)
@@ -73,6 +79,7 @@ def plan_launch(
         scheduler=_scheduler(spec, here),
         cluster=spec.cluster or here.default("cluster") or _scheduler(spec, here),
         vetting=_protocol(spec, folder, here, environment, directory),
+        by_srun=_by_srun(where, spec, here, environment),
         mounts=mounts_of(seen, here),
     )
     if where == "job":
@@ -134,13 +141,39 @@ def cell_notebook(spec: LaunchSpec) -> dict[str, object]:
     }
 
 
-def shown_command(plan: LaunchPlan) -> str:
-    """The commands of a launch as one would type them; NODE0 and PORT are found when it starts."""
+def _by_srun(where: str, spec: LaunchSpec, here: Standpoint, environment: Mapping[str, str]) -> bool:
+    if where == "job":
+        return _scheduler(spec, here) == "slurm"
+    return here.default("scheduler") == "slurm" if here.inside else bool(environment.get("SLURM_JOB_ID"))
+
+
+def started_command(plan: LaunchPlan, folder: Path) -> str:
+    """Return the commands with which a launch was started last; empty where it has not begun."""
+    try:
+        content = read_json(folder / ATTEMPT_FILE, MOST_BYTES)
+        commands = [[str(word) for word in each] for each in content["commands"]]
+        names = tuple(str(each) for each in content["nodes"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return shown_command(plan, commands, names) if commands and len(commands) == len(names) else ""
+
+
+def shown_command(
+    plan: LaunchPlan, commands: Sequence[Sequence[str]] = (), names: tuple[str, ...] = ()
+) -> str:
+    """Return the commands of a launch as one would type them.
+
+    Parameters
+    ----------
+    commands, names
+        The launcher's argv on each node, and the nodes; by default those of a launch that has not begun,
+        where NODE0 and PORT stand for what is found when it starts.
+    """
     spec, launcher = plan.spec, launcher_of(plan.spec.launcher)
-    names = tuple(f"NODE{index}" for index in range(spec.nodes))
+    begun, names = bool(names), names or tuple(f"NODE{index}" for index in range(spec.nodes))
     attempt = Attempt(
         nodes=names,
-        addresses=names if spec.nodes > 1 else ("127.0.0.1",),
+        addresses=names if len(names) > 1 else ("127.0.0.1",),
         port=29500,
         ranks_per_node=spec.gpus_per_node,
         nodes_min=spec.nodes_min or spec.nodes,
@@ -154,15 +187,19 @@ def shown_command(plan: LaunchPlan) -> str:
     lines += [f"# environment: {plan.edf or 'that of the job, or the node itself'}"]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in spec.environment.items()]
     tasks = 1 if launcher.per == "node" else spec.gpus_per_node
-    step = f"srun --overlap --nodes={spec.nodes} --ntasks-per-node={tasks}"
+    step = f"srun --overlap --nodes={len(names)} --ntasks-per-node={tasks} " if plan.by_srun else ""
+    if not step and tasks > 1:
+        lines.append(f"# {tasks} times, once for each rank:")
     python = "python3" if plan.edf else plan.python or "python3"
-    for index in range(spec.nodes if launcher.per == "node" else 1):
+    for index in range(len(names) if launcher.per == "node" else 1):
         words = [
             {"{python}": python, "{program}": f"{plan.folder}/program.py"}.get(word, word)
-            for word in launcher.command(attempt, index)
+            for word in (commands[index] if begun else launcher.command(attempt, index))
         ]
-        shown = shlex.join(words).replace(":29500", ":PORT").replace("port=29500", "port=PORT")
-        lines.append(f"{step if index == 0 else '# on ' + names[index] + ':'} {shown}")
+        shown = shlex.join(words)
+        if not begun:
+            shown = shown.replace(":29500", ":PORT").replace("port=29500", "port=PORT")
+        lines.append(f"{step if index == 0 else f'# on {names[index]}: '}{shown}")
     lines.append(f"# each rank: {shlex.quote(python)} {user}")
     return "\n".join(lines) + "\n"
 

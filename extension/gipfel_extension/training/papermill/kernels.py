@@ -4,30 +4,45 @@ from pathlib import Path
 
 from gipfel_cluster.model import GipfelError
 
-from ...telemetry.files import read_json
-from ..notebook_file import MOST_NOTEBOOK_BYTES
+from ..notebook_file import check_format, read_content
+
+#: The name of Python's own kernel.
+NATIVE = "python3"
 
 
 def kernel_of(notebook: Path) -> str:
-    """The name of the kernel that a notebook asks for.
+    """Return the name of the kernel that a notebook asks for.
 
     Raises
     ------
     GipfelError
         It can't be read or names none.
     """
+    name = asked_kernel(notebook)
+    if not name:
+        raise GipfelError(f"The notebook {notebook} names no kernel.", "Pick one in JupyterLab and save it.")
+    return name
+
+
+def asked_kernel(notebook: Path) -> str:
+    """Return the name of the kernel that a notebook asks for, empty where it names none.
+
+    Raises
+    ------
+    GipfelError
+        It can't be read, or is of a format without one.
+    """
+    content = read_content(notebook)
+    check_format(notebook, content)
     try:
-        content = read_json(notebook, MOST_NOTEBOOK_BYTES, follow=True)
-        name = content["metadata"]["kernelspec"]["name"]
-    except OSError as error:
-        raise GipfelError(
-            f"The notebook {notebook} can't be read: {error.strerror}.", "Check the path."
-        ) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise GipfelError(
-            f"The notebook {notebook} names no kernel.", "Pick one in JupyterLab and save it."
-        ) from error
-    return str(name)
+        return str(content["metadata"]["kernelspec"]["name"])
+    except (KeyError, TypeError):
+        return ""
+
+
+def is_native(name: str) -> bool:
+    """Whether a name, or none, is that of Python's own kernel, which every runtime has."""
+    return name in {"", "python", NATIVE}
 
 
 def see_kernel(name: str) -> None:
@@ -38,12 +53,12 @@ def see_kernel(name: str) -> None:
     GipfelError
         There is none; those that are there are named.
     """
-    from jupyter_client.kernelspec import NATIVE_KERNEL_NAME, KernelSpecManager, NoSuchKernel  # noqa: PLC0415
+    from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel  # noqa: PLC0415
 
     known = KernelSpecManager()
     try:
         # The language's name stands for its own kernel, as the kernel manager has it.
-        known.get_kernel_spec(NATIVE_KERNEL_NAME if name == "python" else name)
+        known.get_kernel_spec(NATIVE if name == "python" else name)
     except NoSuchKernel:
         have = ", ".join(sorted(known.find_kernel_specs()))
         raise GipfelError(f"There is no kernel {name!r} here.", f"Give --kernel one of: {have}.") from None

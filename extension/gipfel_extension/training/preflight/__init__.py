@@ -11,6 +11,7 @@ from .freeing import freed
 from .gpus import GpuCheck
 from .holders import Holder, end_holders
 from .image import ImageCheck
+from .notebook import NotebookCheck
 from .probe import ask_container
 from .protocol import Check, CheckOutcome, Context
 from .scheduler import SchedulerCheck
@@ -24,6 +25,7 @@ CHECKS: tuple[Callable[[], Check], ...] = (
     EdfCheck,
     ImageCheck,
     ScriptCheck,
+    NotebookCheck,
     GpuCheck,
     CheckpointCheck,
     VettingCheck,

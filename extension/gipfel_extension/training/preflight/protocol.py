@@ -39,6 +39,11 @@ class Context:
     probe: ProbeAnswer | None
     probe_problem: str = ""
 
+    @property
+    def contained(self) -> bool:
+        """Whether the ranks run in a container."""
+        return self.here.inside or bool(self.plan.edf or self.environment.get("GIPFEL_EDF"))
+
 
 class Check(Protocol):
     """One thing that would make a launch fail, found before it is queued."""

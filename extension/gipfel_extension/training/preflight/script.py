@@ -21,9 +21,13 @@ class ScriptCheck:
             return CheckOutcome(check=self.name, verdict="unknown", message=words)
         if there:
             return CheckOutcome(check=self.name, verdict="pass", message=f"{plan.target} is there.")
+        where, mounted = "", ""
+        if context.contained:
+            where = " inside the container"
+            mounted = ", and put it into a folder that is mounted, such as the one that you are in"
         return CheckOutcome(
             check=self.name,
             verdict="fail",
-            message=f"{plan.target} is not there inside the container.",
-            fix="Check the name, and put it into a folder that is mounted, such as the one that you are in.",
+            message=f"{plan.target} is not there{where}.",
+            fix=f"Check the name{mounted}.",
         )
