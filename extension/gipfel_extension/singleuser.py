@@ -40,7 +40,9 @@ class HeldSocketServerApp(ServerApp):
         """Make the server's parts, with the kernelspecs of a shared node."""
         # The default of the next line asks it; the server makes the same one a moment later.
         self.gateway_config = GatewayClient.instance(parent=self)
-        self.kernel_spec_manager_class = private(self.kernel_spec_manager_class)
+        # Kernels of a gateway run elsewhere, and its kernelspecs are asked for asynchronously.
+        if not self.gateway_config.gateway_enabled:
+            self.kernel_spec_manager_class = private(self.kernel_spec_manager_class)
         super().init_configurables()
 
     def _find_http_port(self) -> None:

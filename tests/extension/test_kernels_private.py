@@ -32,19 +32,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def _server(folder: Path) -> HeldSocketServerApp:
-    server = HeldSocketServerApp(
-        kernel_spec_manager_class=_Sites, runtime_dir=str(folder / "run"), root_dir=str(folder)
-    )
-    server.init_configurables()
-    return server
-
-
+@pytest.mark.parametrize("chosen", [{}, {"kernel_spec_manager_class": _Sites}])
 def test_no_kernelspec_offers_the_debugger_unless_the_site_or_the_user_says_so(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch, chosen: dict[str, type[KernelSpecManager]]
 ) -> None:
-    manager = _server(folder).kernel_spec_manager
-    assert isinstance(manager, _Sites)
+    server = HeldSocketServerApp(runtime_dir=str(folder / "run"), root_dir=str(folder), **chosen)
+    server.init_configurables()
+    manager = server.kernel_spec_manager
+    assert isinstance(manager, chosen.get("kernel_spec_manager_class", KernelSpecManager))
     found = manager.get_all_specs()
     assert {"python3", "theirs"} <= set(found)
     assert not any(each["spec"]["metadata"]["debugger"] for each in found.values())
