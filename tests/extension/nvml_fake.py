@@ -106,6 +106,9 @@ class FakeNvml:
     def nvmlDeviceGetTemperature(self, handle: str, sensor: int) -> int:
         return 61
 
+    def nvmlDeviceGetMaxClockInfo(self, handle: str, kind: int) -> int:
+        return 1980
+
     def nvmlDeviceGetClockInfo(self, handle: str, kind: int) -> int:
         assert kind == pynvml.NVML_CLOCK_SM
         return 1980

@@ -42,7 +42,8 @@ _PROFILED = {
     1079: ("C2C_RX_DATA_BYTES", "C2C_DATA_RX_PER_SEC", "rate"),
 }
 _PLAIN = {
-    100: ("SM_CLOCK", 1.0), 101: ("MEM_CLOCK", 1.0), 140: ("MEMORY_TEMP", 1.0), 150: ("GPU_TEMP", 1.0),
+    100: ("SM_CLOCK", 1.0), 113: ("MAX_SM_CLOCK", 1.0),
+    101: ("MEM_CLOCK", 1.0), 140: ("MEMORY_TEMP", 1.0), 150: ("GPU_TEMP", 1.0),
     155: ("POWER_USAGE", 1.0), 156: ("TOTAL_ENERGY", 0.001), 203: ("GPU_UTIL", 0.01),
     204: ("MEM_COPY_UTIL", 0.01), 250: ("FB_TOTAL", 2**20), 251: ("FB_FREE", 2**20), 252: ("FB_USED", 2**20),
     253: ("FB_RESERVED", 2**20),

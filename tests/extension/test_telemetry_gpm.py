@@ -162,5 +162,5 @@ def test_a_recorder_reads_gpm_over_the_c_interface(tmp_path):
     # A segment keeps as many digits as the hardware knows.
     assert {name: last[name] for name in expected} == pytest.approx(expected, rel=1e-3)
     missing = [name for name, value in last.items() if value != value]
-    assert missing == ["PIPE_FP64_ACTIVE", "PIPE_FP16_ACTIVE", "SM_CLOCK"]
+    assert missing == ["PIPE_FP64_ACTIVE", "PIPE_FP16_ACTIVE", "SM_CLOCK", "MAX_SM_CLOCK"]
     assert last["CLOCKS_EVENT_REASONS"] == 0x44

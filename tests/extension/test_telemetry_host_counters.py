@@ -1,9 +1,13 @@
-"""Counters of a host that not every node has: Lustre's, InfiniBand's."""
+"""Counters of a host that not every node has: Lustre's, NFS', InfiniBand's, RoCE's, Slingshot's.
+
+The files are typed from the documented formats: none was read on such hardware.
+"""
 
 from pathlib import Path
 
 from gipfel_extension.telemetry.sources.lustre import lustre_counters, parse_stats
 from gipfel_extension.telemetry.sources.network import network_counters
+from gipfel_extension.telemetry.sources.nfs import nfs_counters, parse_mountstats
 
 _DATA = Path(__file__).parent / "data"
 
@@ -40,3 +44,56 @@ def test_infiniband_is_counted_by_its_ports(tmp_path: Path) -> None:
     (port / "counters/port_xmit_data").write_text("2000\n")
     counted = network_counters(tmp_path / "proc", tmp_path / "sys")
     assert (counted["NET_RX_BYTES"], counted["NET_TX_BYTES"]) == (4010, 8020)
+
+
+def _net(tmp_path: Path, *interfaces: str) -> None:
+    (tmp_path / "proc/net").mkdir(parents=True)
+    rows = "".join(f"  {name}: 10 0 0 0 0 0 0 0 20 0 0 0 0 0 0 0\n" for name in interfaces)
+    (tmp_path / "proc/net/dev").write_text("Inter-| Receive | Transmit\n face |bytes |bytes\n" + rows)
+
+
+def test_roce_counts_beside_its_interface(tmp_path: Path) -> None:
+    _net(tmp_path, "eth0")
+    port = tmp_path / "sys/class/infiniband/mlx5_0/ports/1"
+    (port / "counters").mkdir(parents=True)
+    (port / "link_layer").write_text("Ethernet\n")
+    (port / "counters/port_rcv_data").write_text("1000\n")
+    (port / "counters/port_xmit_data").write_text("2000\n")
+    counted = network_counters(tmp_path / "proc", tmp_path / "sys")
+    assert (counted["NET_RX_BYTES"], counted["NET_TX_BYTES"]) == (4010, 8020)
+
+
+def test_slingshot_is_counted_by_its_nics(tmp_path: Path) -> None:
+    _net(tmp_path, "hsn0", "nmn0")
+    for number in range(2):
+        counters = tmp_path / f"sys/class/cxi/cxi{number}/device/telemetry"
+        counters.mkdir(parents=True)
+        (counters / "hni_sts_rx_ok_octets").write_text("445855189712@1746204071.663026416\n")
+        (counters / "hni_sts_tx_ok_octets").write_text("1000@1746204071.663026416\n")
+    (tmp_path / "sys/class/cxi/cxi2/device/telemetry").mkdir(parents=True)
+    counted = network_counters(tmp_path / "proc", tmp_path / "sys")
+    assert (counted["NET_RX_BYTES"], counted["NET_TX_BYTES"]) == (2 * 445855189712 + 10, 2020)
+
+
+_MOUNTS = """device proc mounted on /proc with fstype proc
+device nas:/home mounted on /users with fstype nfs4 statvers=1.1
+\topts:\trw,vers=4.2
+\tbytes:\t1 2 3 4 5000 6000 7 8
+\tper-op statistics
+device nas:/home mounted on /home with fstype nfs4 statvers=1.1
+\tbytes:\t1 2 3 4 5000 6000 7 8
+device nas:/data mounted on /data with fstype nfs statvers=1.1
+\tbytes:\t0 0 0 0 70 80 0 0
+device nas:/odd mounted on /odd with fstype nfs statvers=1.1
+\tbytes:\tnone
+device tmpfs mounted on /tmp with fstype tmpfs
+\tbytes:\t9 9 9 9 9 9 9 9
+"""
+
+
+def test_nfs_counts_each_export_once(tmp_path: Path) -> None:
+    assert nfs_counters(tmp_path) == {"NFS_READ_BYTES": None, "NFS_WRITE_BYTES": None}
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/mountstats").write_text(_MOUNTS)
+    assert nfs_counters(tmp_path) == {"NFS_READ_BYTES": 5070.0, "NFS_WRITE_BYTES": 6080.0}
+    assert parse_mountstats(["device", "bytes: 1", ""]) == {"NFS_READ_BYTES": None, "NFS_WRITE_BYTES": None}

@@ -146,6 +146,22 @@ def test_a_slurm_job_is_measured_by_its_cgroup(tmp_path):
     assert sample.values["NET_TX_BYTES"] == 0
 
 
+def test_io_that_a_cgroup_does_not_count_is_that_of_the_jobs_processes(tmp_path):
+    proc, cgroups = fake_job(tmp_path)
+    clock = SetClock()
+    source = HostSource(77, environment={"GIPFEL_NODE": "n1"}, clock=clock, root=tmp_path, cgroups=cgroups)
+    (proc / "77/stat").write_text("77 (python) S 1 " + "0 " * 40)
+    (proc / "77/io").write_text("rchar: 9\nwchar: 9\nread_bytes: 0\nwrite_bytes: 0\n")
+    clock.now_ns = 10**9
+    source.read()
+    # Written to a network file system: the cgroup's block devices saw nothing of it.
+    (proc / "77/io").write_text("rchar: 9\nwchar: 9\nread_bytes: 0\nwrite_bytes: 6000000\n")
+    clock.now_ns = 3 * 10**9
+    (sample,) = source.read()
+    assert sample.values["IO_WRITE_BYTES"] == 3e6
+    assert sample.values["IO_READ_BYTES"] == 0
+
+
 def test_a_cgroup_that_is_no_jobs_own_is_not_the_jobs(tmp_path):
     proc, cgroups = fake_job(tmp_path)
     (proc / "77/cgroup").write_text("0::/system.slice/sshd.service\n")

@@ -127,6 +127,7 @@ class AmdSource:
             "POWER_USAGE": _scaled(power.get("current_socket_power"), 1.0)
             or _scaled(power.get("average_socket_power"), 1.0),
             "SM_CLOCK": _scaled(clock.get("clk"), 1.0),
+            "MAX_SM_CLOCK": _scaled(clock.get("max_clk"), 1.0),
             "GPU_TEMP": _scaled(hot, 1.0),
             "CLOCKS_EVENT_REASONS": self._reasons(handle),
         }

@@ -58,6 +58,7 @@ def _fields() -> Iterator[DcgmField]:
     yield DcgmField(
         112, "CLOCK_THROTTLE_REASONS", "CLOCKS_EVENT_REASONS", "bits", newer="CLOCKS_EVENT_REASONS"
     )
+    yield DcgmField(113, "MAX_SM_CLOCK", "MAX_SM_CLOCK", "MHz")
     yield DcgmField(140, "MEMORY_TEMP", "MEMORY_TEMP", "°C")
     yield DcgmField(150, "GPU_TEMP", "GPU_TEMP", "°C")
     yield DcgmField(155, "POWER_USAGE", "POWER_USAGE", "W")

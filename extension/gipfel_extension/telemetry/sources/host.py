@@ -14,9 +14,13 @@ from . import no_argument
 from .cgroup import job_cgroup
 from .lustre import lustre_counters
 from .network import network_counters
+from .nfs import nfs_counters
 from .processes import ProcessTree
 from .protocol import Clock, SourceRequest
 
+#: Seconds between two readings of all processes of a job that has a cgroup.
+_PROCESSES_S = 1.0
+_IO = ("IO_READ_BYTES", "IO_WRITE_BYTES")
 _PRESSURES = {"PRESSURE_CPU": "cpu", "PRESSURE_MEMORY": "memory", "PRESSURE_IO": "io"}
 
 
@@ -55,6 +59,9 @@ class HostSource:
         self._tree = ProcessTree(self._pid, job_id=job_id, proc=proc)
         self._before: dict[str, float | None] = {}
         self._before_ns = 0
+        self._processes: tuple[float | None, float | None] = (None, None)
+        self._processes_ns = 0
+        self._process_rates: dict[str, float | None] = {}
         node = environment.get("GIPFEL_NODE") or socket.gethostname()
         scope = "process tree" if self._cgroup is None else "job cgroup"
         self._cores = self._count_cores()
@@ -69,7 +76,9 @@ class HostSource:
         memory, counters = self._job()
         counters |= network_counters(self._proc, self._root / "sys")
         counters |= lustre_counters(self._root)
+        counters |= nfs_counters(self._proc)
         rates = self._rates(counters, now_ns)
+        self._add_processes(rates, now_ns)
         values: dict[str, float | None] = dict.fromkeys(HOST_METRICS)
         values.update(rates, MEMORY_USED=memory, MEMORY_TOTAL=self._total)
         cores = rates["CPU_CORES_USED"]
@@ -110,6 +119,25 @@ class HostSource:
             rates[name] = max(0.0, value - before) / seconds if known else None  # type: ignore[operator]
         self._before, self._before_ns = counters, now_ns
         return rates
+
+    def _add_processes(self, rates: dict[str, float | None], now_ns: int) -> None:
+        """Take what the job's processes read and wrote where that is more than the cgroup counts.
+
+        The cgroup counts block devices alone. Reading every process costs more, so that is done once a
+        second.
+        """
+        if self._cgroup is None:
+            return
+        seconds = (now_ns - self._processes_ns) / 1e9
+        if seconds >= _PROCESSES_S:
+            usage = self._tree.usage()
+            found = (usage.read_bytes, usage.write_bytes) if usage else (None, None)
+            for metric, value, before in zip(_IO, found, self._processes, strict=True):
+                known = value is not None and before is not None
+                self._process_rates[metric] = max(0.0, value - before) / seconds if known else None  # type: ignore[operator]
+            self._processes, self._processes_ns = found, now_ns
+        for metric, rate in self._process_rates.items():
+            rates[metric] = max((each for each in (rates[metric], rate) if each is not None), default=None)
 
     def _pressure(self, part: str) -> float | None:
         path = self._cgroup.path / f"{part}.pressure" if self._cgroup else self._proc / "pressure" / part

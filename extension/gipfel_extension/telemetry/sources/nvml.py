@@ -63,6 +63,7 @@ class NvmlSource:
         opens: Callable[[int], bool] = opens_nvidia,
     ) -> None:
         self._clock = clock
+        self._most_clock: dict[str, float | None] = {}
         self._metrics = metrics
         self._opens = opens
         self._nvml = library or _import_pynvml()
@@ -199,6 +200,11 @@ class NvmlSource:
         values["POWER_USAGE"] = power / 1000 if power is not None else None
         values["GPU_TEMP"] = self._try(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
         values["SM_CLOCK"] = self._try(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM)
+        if gpu.device.uuid not in self._most_clock:
+            # It never changes: asking once saves a call per sample.
+            most = self._try(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM)
+            self._most_clock[gpu.device.uuid] = most
+        values["MAX_SM_CLOCK"] = self._most_clock[gpu.device.uuid]
         reasons = self._try(nvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
         if reasons is None:
             # The name that drivers before 535 know.

@@ -38,6 +38,7 @@ def _levels(sm: float, tensor: float, dram: float) -> dict[str, float]:
         "C2C_TX_ALL_BYTES": 0.0,
         "C2C_RX_ALL_BYTES": 0.0,
         "CLOCKS_EVENT_REASONS": 0.0,
+        "MAX_SM_CLOCK": 1980.0,
     }
 
 
