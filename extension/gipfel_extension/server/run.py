@@ -14,6 +14,8 @@ from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runs import RunFolder, runs_root
 from gipfel_cluster.scratch import ScratchFolder
 
+from ..redaction import shown_record
+
 _RUN, _SOCKETS = "GIPFEL_RUN", "GIPFEL_SOCKETS"
 
 
@@ -56,7 +58,7 @@ class CurrentRun:
             "cluster": self.cluster,
             "edf": {"name": edf["name"], "digest": record.get("edf_digest") or ""} if edf else None,
             "ends_ns": _nanoseconds(record.get("time_limit_ends")),
-            "record": record,
+            "record": shown_record(record),
         }
 
     def remove_sockets(self) -> None:

@@ -1,13 +1,14 @@
 """What a user asks a launch for: what runs, where, by which launcher, and what happens when it breaks."""
 
 import re
-import shlex
 from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 
 from gipfel_cluster.model import Line
 from gipfel_cluster.scheduler.protocol import Hostlist, Placement
+
+from ..redaction import shown_command_line
 
 __all__ = ["LaunchKind", "LaunchSpec", "nodes_range"]
 
@@ -131,7 +132,7 @@ class LaunchSpec(Placement):
         """What runs, in words for a list."""
         if self.kind == "cell":
             return self.name
-        return shlex.join((self.target, *self.arguments))[:120]
+        return shown_command_line((self.target, *self.arguments))[:120]
 
 
 def nodes_range(text: str) -> tuple[int, int | None]:

@@ -1,8 +1,9 @@
 """The record of a run in ten lines."""
 
-import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+from ...redaction import shown_command_line, shown_record
 
 _LONGEST = 400
 _MOST = 10
@@ -10,7 +11,7 @@ _MOST = 10
 
 def record_lines(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """Name and value of what ``record.json`` says, ten at most; what it doesn't say has no line."""
-    return tuple((name, _cut(value)) for name, value in _lines(record) if value)[:_MOST]
+    return tuple((name, _cut(value)) for name, value in _lines(shown_record(record)) if value)[:_MOST]
 
 
 def _lines(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -29,7 +30,7 @@ def _lines(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "image", _text(image.get("path")) if isinstance(image, dict) else ""
     command = record.get("command")
     words = [_text(word) for word in command] if isinstance(command, list) else []
-    yield "command", shlex.join(words)
+    yield "command", shown_command_line(words)
     options = record.get("options")
     yield "options", _pairs(options)
     interval = record.get("interval")

@@ -15,6 +15,7 @@ from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runs import write_atomically
 from gipfel_cluster.scheduler import JobRequest
 
+from ...redaction import shown_command_line, shown_value
 from ...telemetry.files import read_json
 from ...vetting.protocol_search import find_protocol
 from ..launchers import Attempt, launcher_of
@@ -182,10 +183,11 @@ def shown_command(
     )
     what = {"module": ["-m", plan.target], "script": [plan.target]}.get(spec.kind, ["papermill", plan.target])
     given = [f"{name}={json.dumps(value)}" for name, value in spec.parameters.items()]
-    user = shlex.join([*what, *spec.arguments, *given])
+    user = shown_command_line([*what, *spec.arguments, *given])
     lines = [f"# {spec.kind} on {spec.nodes} x {spec.gpus_per_node} ranks, from {plan.directory}"]
     lines += [f"# environment: {plan.edf or 'that of the job, or the node itself'}"]
-    lines += [f"export {name}={shlex.quote(value)}" for name, value in spec.environment.items()]
+    variables = {name: shown_value(name, value) for name, value in spec.environment.items()}
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
     tasks = 1 if launcher.per == "node" else spec.gpus_per_node
     step = f"srun --overlap --nodes={len(names)} --ntasks-per-node={tasks} " if plan.by_srun else ""
     if not step and tasks > 1:
