@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runtime import Runtime
 from gipfel_cluster.runtime.model import Description
 from gipfel_extension.training.dry_run import dry_run_document, dry_run_lines
+from gipfel_extension.training.notebook_file import read_notebook
 from gipfel_extension.training.notebook_job import (
     NotebookJob,
     NotebookOptions,
@@ -20,6 +22,7 @@ from gipfel_extension.training.notebook_job import (
     scheduler_of,
 )
 from gipfel_extension.training.papermill.__main__ import task_of
+from gipfel_extension.training.papermill.parameters import known_parameters
 from gipfel_extension.training.papermill.yaml_text import from_yaml
 from gipfel_extension.training.standpoint import InContainer
 
@@ -169,6 +172,12 @@ def test_a_runtime_runs_the_job_and_is_found_in_the_home_folder(home: Path) -> N
             "is not a notebook",
         ),
         ('{"nbformat": 99, "metadata": {}, "cells": []}', "is not a notebook"),
+        ('{"nbformat": 4, "nbformat_minor": {}, "metadata": {}, "cells": []}', "is not a notebook"),
+        ('{"nbformat": true, "metadata": {}, "cells": [{"cell_type": {}}]}', "is not a notebook"),
+        (
+            '{"nbformat": 4, "metadata": {"x": ' + "[" * 900 + "]" * 900 + '}, "cells": []}',
+            "is not a notebook",
+        ),
         ('{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": []}', "names no kernel"),
     ],
 )
@@ -179,6 +188,21 @@ def test_what_is_no_notebook_is_refused_in_one_line(home: Path, content: str | N
         _plan(home)
     assert "\n" not in str(refused.value)
     assert not (home / "out.ipynb").exists()
+
+
+def test_a_small_notebook_takes_little_time_whatever_is_in_it(home: Path) -> None:
+    begun = time.process_time()
+    content = json.loads(write_notebook(home / "in.ipynb").read_text())
+    content["cells"][0]["metadata"]["tags"] = [{"a": number} for number in range(20_000)]
+    (home / "tags.ipynb").write_text(json.dumps(content))
+    with pytest.raises(GipfelError, match="other tags than words"):
+        read_notebook(home / "tags.ipynb")
+    blanks = " " * 200_000
+    write_notebook(home / "blanks.ipynb", parameters=f"a: b{blanks}=1\nd = 5\nc = x{blanks}y{blanks}z")
+    found = known_parameters(read_notebook(home / "blanks.ipynb"))
+    assert found is not None
+    assert [each.name for each in found] == ["a", "d", "c"]
+    assert time.process_time() - begun < 10
 
 
 def test_a_folder_and_binary_content_are_no_notebooks(home: Path) -> None:

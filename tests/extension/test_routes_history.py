@@ -87,6 +87,18 @@ def test_a_run_is_compared_with_itself(recorded):
     assert {trace["name"] for trace in answer["figure"]["data"]} == set(answer["runs"])
 
 
+def test_what_cannot_name_a_run_is_refused(recorded):
+    for path in (
+        "compare?first=con%0Ax",
+        "compare?second=..",
+        "range?run=con%0Ax",
+        f"range?run={'a' * 5000}",
+    ):
+        status, answer = recorded.call(f"gipfel/saturation/{path}")
+        assert status == 400, path
+        assert "\n" not in answer["message"]
+
+
 def test_samples_and_plots_are_taken_along(recorded):
     content, name = fetch(recorded, "gipfel/saturation/samples.parquet")
     assert name.endswith('.parquet"')

@@ -27,6 +27,7 @@ def test_a_run_is_started_followed_and_named_and_hostile_requests_are_not(start_
         ({"kind": "beside", "file": "/etc/passwd"}, "no such protocol"),
         ({"kind": "beside", "file": "a.yaml", "directory": "../.."}, "not below"),
         ({"kind": "beside", "file": "a.yaml", "directory": "nowhere"}, "There is no folder"),
+        ({"kind": "beside", "file": "a.yaml", "directory": "a" * 4000}, "can't be a folder"),
         ({"kind": "own", "file": "a\nb"}, "not valid"),
         ({"kind": "shipped", "file": "quick", "skip_vetted": "9 h; rm"}, "not valid"),
         ({"kind": "shipped", "file": "quick", "action": "abort"}, "not valid"),
@@ -34,6 +35,9 @@ def test_a_run_is_started_followed_and_named_and_hostile_requests_are_not(start_
     for asked, said in wrong:
         status, answer = start(**asked)
         assert (status, said in answer["message"]) == (400, True), answer
+
+    status, answer = server.call(f"gipfel/vetting/protocols?directory={'a' * 5000}")
+    assert (status, "can't be a folder" in answer["message"]) == (400, True)
 
     # What is typed is looked at, kept beside the notebook, and never over something that is there.
     _, meant = server.call("gipfel/vetting/protocols", "POST", {"text": "checks: ["})

@@ -274,6 +274,11 @@ def test_our_own_files(tmp_path):
     [
         ("x.json", b"{"),
         ("x.json", b'{"metadata": 1, "data": 2}'),
+        ("x.json", b'{"metadata": {}, "data": {"0": 5}}'),
+        ("x.json", b'{"metadata": {}, "data": {"0": {"sm_active": 5}}}'),
+        ("x.json", b'{"metadata": {"start_time": 1e300}, "data": {"0": {"sm_active": [1]}}}'),
+        ("x.json", b'{"metadata": ' + b"[" * 100_000),
+        ("x.csv", b"timestamp,gpuId," + b"a" * 200_000),
         ("x.csv", b"timestamp,gpuId\n"),
         ("x.csv", b"a,b\n1,2\n"),
         ("x.parquet", b"PAR1 and no more"),

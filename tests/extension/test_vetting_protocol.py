@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 import tomllib
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gipfel_cluster.model import GipfelError
+from gipfel_extension.training.papermill.yaml_text import read_mapping
 from gipfel_extension.vetting.checks.registry import OURS, check_class, check_types
 from gipfel_extension.vetting.model import Scope, Verdict
 from gipfel_extension.vetting.one_check import group_probe, is_group, time_limit
@@ -203,6 +205,15 @@ def test_what_is_no_protocol_is_an_error_of_one_line(text):
         parse_protocol(text, "p.yaml")
     assert "\n" not in str(caught.value)
     assert "p.yaml" in caught.value.problem
+
+
+@pytest.mark.parametrize("piece", ["[", "{a: ", "- ", "? ", "[[], "])
+def test_deep_nesting_is_refused_where_it_begins(piece: str) -> None:
+    begun = time.process_time()
+    for read in (parse_protocol, lambda text: read_mapping(text, "it")):
+        with pytest.raises(GipfelError, match="nested too deeply"):
+            read("checks:\n  " + piece * (180_000 // len(piece)))
+    assert time.process_time() - begun < 5
 
 
 def test_files_that_cannot_be_read(tmp_path: Path):

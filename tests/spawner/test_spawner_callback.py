@@ -228,6 +228,9 @@ class TestReports:
         assert [each["busy_with"] for each in servers if each["user"] == "ulla"] == [[word]]
 
     def test_time_is_extended_only_where_the_site_says_so(self, hub: Any, running: str) -> None:
+        for wish in (False, 1, "true", None):
+            answer = hub.call("POST", ROUTES[2], {"extend": wish}, token=running)
+            assert (answer.status, "Give" in answer.content["message"]) == (400, True), wish
         answer = hub.call("POST", ROUTES[2], {"extend": True}, token=running)
         assert (answer.status, answer.content["message"]) == (
             409,

@@ -40,6 +40,13 @@ class StretchQuery(Frozen):
         return Stretch(folder, start, end)
 
 
+class CompareQuery(Frozen):
+    """Two runs by their names, this server's where empty."""
+
+    first: Line = ""
+    second: Line = ""
+
+
 class _StretchHandler(GipfelRouteHandler):
     def query_as(self, model: type[Any], *names: str) -> Any:
         """The query as a frozen model.
@@ -105,9 +112,9 @@ class CompareRouteHandler(_StretchHandler):
     @route
     async def get(self) -> None:
         """Answer what is different in score, losses and the user's own metrics, and the lines of both."""
-        names = [self.get_query_argument(name, "") for name in ("first", "second")]
+        query = self.query_as(CompareQuery, "first", "second")
         view = self.query_as(View, "dark")
-        folders = [await self.telemetry.run_named(StretchQuery(run=name).run) for name in names]
+        folders = [await self.telemetry.run_named(name) for name in (query.first, query.second)]
 
         def answer() -> str:
             both = [Stretch(folder) for folder in folders]

@@ -78,7 +78,11 @@ class _VettingHandler(GipfelRouteHandler):
         if "\0" in directory or ".." in Path(directory).parts:
             raise GipfelError("This folder is not below the server's.", "Open a notebook in the lab.")
         folder = Path(to_os_path(ApiPath(directory), str(root)))
-        if not folder.is_dir():
+        try:
+            found = folder.is_dir()
+        except OSError as error:  # a name too long
+            raise GipfelError(f"{directory[:80]} can't be a folder: {error.strerror}.") from error
+        if not found:
             raise GipfelError(f"There is no folder {directory}.", "Is the notebook saved?")
         return folder
 

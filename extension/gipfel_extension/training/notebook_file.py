@@ -132,6 +132,8 @@ def _read(path: Path) -> Any:
     from nbformat.v4.rwbase import rejoin_lines  # noqa: PLC0415
 
     content = read_content(path)
+    if not _tags_are_words(content):
+        raise _no_notebook(path, "a cell has other tags than words")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter(
@@ -142,9 +144,19 @@ def _read(path: Path) -> Any:
             node = rejoin_lines(node)  # type: ignore[no-untyped-call]
     except nbformat.ValidationError as error:
         raise _no_notebook(path, one_line(str(error.message))[:120]) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except Exception as error:  # whatever its conversion stumbles over
         raise _no_notebook(path, f"its content is not of format {content['nbformat']}") from error
     return node
+
+
+def _tags_are_words(content: dict[str, Any]) -> bool:
+    """Return whether tags are what they should be: of others nbformat compares each with each, at length."""
+    cells = content.get("cells")
+    abouts = (
+        [cell.get("metadata") for cell in cells if isinstance(cell, dict)] if isinstance(cells, list) else []
+    )
+    tags = [about.get("tags", []) for about in abouts if isinstance(about, dict)]
+    return all(isinstance(each, list) and all(isinstance(tag, str) for tag in each) for each in tags)
 
 
 def _no_notebook(path: Path, why: str) -> GipfelError:

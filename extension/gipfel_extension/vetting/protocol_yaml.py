@@ -8,12 +8,16 @@ import yaml
 
 from gipfel_cluster.model import GipfelError
 
+from ..shallow_yaml import DEEPEST, Shallow
 from ..telemetry.files import read_regular
 
 LARGEST_FILE = 200_000
 #: Values in one file, counted where an alias repeats them.
 _MOST_VALUES = 20_000
-_DEEPEST = 40
+
+
+class _Loader(Shallow, yaml.SafeLoader):  # type: ignore[misc]
+    """PyYAML's, for texts that may be made to cost much."""
 
 
 class YamlMapping(dict[str, Any]):
@@ -35,7 +39,7 @@ def read_yaml(text: str, where: str) -> YamlMapping:
         raise GipfelError(f"{where} has more than {LARGEST_FILE} characters.", "A protocol is a short file.")
     loader = None
     try:
-        loader = yaml.SafeLoader(text)
+        loader = _Loader(text)
         node = loader.get_single_node()
         document = _Reader(loader, where).value(node, 0) if node is not None else None
     except yaml.YAMLError as error:
@@ -80,7 +84,7 @@ class _Reader:
 
     def value(self, node: yaml.Node, depth: int) -> Any:
         self._count += 1
-        if self._count > _MOST_VALUES or depth > _DEEPEST:
+        if self._count > _MOST_VALUES or depth > DEEPEST:
             raise self._error(node, "this is larger or deeper than a protocol can be", "Write it shorter.")
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, depth)

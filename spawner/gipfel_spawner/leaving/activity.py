@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from pydantic import Field, StrictBool, StrictInt
+from pydantic import Field, StrictBool, StrictInt, field_validator
 
 from gipfel_cluster.model import Frozen, Line
 
@@ -41,6 +41,13 @@ class ExtendRequest(Frozen):
     """Nothing but the wish: how much is the site's to say."""
 
     extend: StrictBool
+
+    @field_validator("extend")
+    @classmethod
+    def _is_wished(cls, value: bool) -> bool:  # noqa: FBT001
+        if not value:
+            raise ValueError("true is the only wish")
+        return value
 
 
 @dataclass

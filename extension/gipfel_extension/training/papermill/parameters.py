@@ -3,6 +3,7 @@
 import difflib
 import keyword
 import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from .yaml_text import read_file, read_mapping
 
 _TAG = "parameters"
 _SHORTEST = 3
+_LONGEST_SOURCE = 256 << 10
+_BLANKS = re.compile(r"[^\S\n]{100,}")
 # Papermill's own, for its --inject-paths.
 _OWN = frozenset({"PAPERMILL_INPUT_PATH", "PAPERMILL_OUTPUT_PATH"})
 
@@ -46,7 +49,7 @@ def known_parameters(
     quiet.setLevel(logging.ERROR)
     try:
         names = (nb_kernel_name(notebook, kernel), nb_language(notebook, language))
-        found = papermill_translators.find_translator(*names).inspect(cell)
+        found = papermill_translators.find_translator(*names).inspect({"source": _inspected(cell.source)})
     except Exception:  # noqa: BLE001 - a kernel or a language that papermill does not know
         return None
     finally:
@@ -62,6 +65,11 @@ def known_parameters(
         )
         for each in found
     )
+
+
+def _inspected(source: str) -> str:
+    """A cell as papermill's patterns can be given it: they try each blank of a row with each after it."""
+    return _BLANKS.sub(" ", source[:_LONGEST_SOURCE])
 
 
 def has_parameters_cell(notebook: Any) -> bool:

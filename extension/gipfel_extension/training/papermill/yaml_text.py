@@ -27,7 +27,12 @@ def from_yaml(text: str) -> Any:
     import yaml  # noqa: PLC0415
     from papermill.iorw import NoDatesSafeLoader  # noqa: PLC0415 - a second
 
-    return yaml.load(text, Loader=NoDatesSafeLoader)  # noqa: S506 - a SafeLoader
+    from ...shallow_yaml import Shallow  # noqa: PLC0415
+
+    class Loader(Shallow, NoDatesSafeLoader):  # type: ignore[misc]
+        """Papermill's, for texts that may be made to cost much."""
+
+    return yaml.load(text, Loader=Loader)  # noqa: S506 - a SafeLoader
 
 
 def read_mapping(text: str, what: str) -> dict[str, Any]:
