@@ -222,7 +222,12 @@ def test_a_preset_is_started_by_keyboard_alone(hub: HubProcess, new_page: Callab
         page.keyboard.press("Enter")
         expect(page.get_by_role("button", name="Start")).to_be_focused()
         page.keyboard.press("Enter")
-        HubPages(page, hub.url).wait_for_lab()
+        waiting = HubPages(page, hub.url)
+        steps: list[str] = []
+        waiting.wait_for_lab(lambda _: steps.extend(page.locator("#gipfel-steps").all_inner_texts()))
+        # Without an image there is no container to wait for, neither as a step nor in words.
+        assert any("server" in each for each in (*steps, *waiting.told))
+        assert not [each for each in (*steps, *waiting.told) if "container" in each]
     finally:
         page.close()
         user.stop_server()

@@ -235,6 +235,7 @@
     const bad = seconds !== null && !(seconds > 0);
     target.setCustomValidity(bad ? "Write it as 30 (minutes), 2h, 90 min, 2:00:00 or 1-12:00:00." : "");
     if (bad) {
+      target.classList.add("is-invalid");
       target.setAttribute("aria-invalid", "true");
     }
     byId("gipfel-time-words").textContent = bad
