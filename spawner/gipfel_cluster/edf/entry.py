@@ -81,8 +81,8 @@ class Document:
     @property
     def size(self) -> int:
         """How many values there are."""
-        tables = (self.base, self.scalars, self.mounts, self.devices, self.env, self.annotations)
-        return sum(map(len, tables))
+        arrays = len(self.base) + len(self.mounts) + len(self.devices)
+        return arrays + len(self.scalars) + len(self.env) + len(self.annotations)
 
     def entries(self) -> Iterator[Entry]:
         """Every value, in no particular order."""

@@ -39,7 +39,10 @@ class Chain:
         self._bases = {} if bases is None else bases
         self._dialect: Dialect = dialect
         self._tried = 0
-        self._sizes = {"bytes": 0, "values": 0, "steps": 0}
+        #: Bytes, values, and bytes of set-up steps.
+        self._sizes = (0, 0, 0)
+        #: Whether the files hold more than an EDF may; what is beyond was not read.
+        self.is_full = False
         #: The documents in the order in which they are merged; one may be there more than once.
         self.documents: list[Document] = []
         self.sources: list[str] = []
@@ -82,31 +85,28 @@ class Chain:
 
     def _weigh(self, document: Document, path: Path) -> None:
         """Add up what all files hold; the file that is one too many is named."""
-        for what, size, most, words in (
-            ("bytes", document.source.size if document.source else 0, ALL_BYTES, f"{ALL_BYTES >> 20} MiB"),
-            ("values", document.size, VALUES, f"{VALUES} values"),
-            ("steps", sum(len(each.text) for each in document.setup), STEPS_BYTES, "64 KiB of set-up steps"),
-        ):
-            before, self._sizes[what] = self._sizes[what], self._sizes[what] + size
-            if before <= most < self._sizes[what]:
-                self.diagnostics.append(
-                    Diagnostic(
-                        severity="error",
-                        code="too-large",
-                        file=str(path),
-                        line=None,
-                        key="",
-                        message=f"with this file the EDF and its bases hold more than {words}.",
-                        fix="Take values or bases out.",
-                    )
-                )
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the files hold more than an EDF may; what is beyond was not read."""
-        return any(
-            self._sizes[what] > most
-            for what, most in (("bytes", ALL_BYTES), ("values", VALUES), ("steps", STEPS_BYTES))
+        size, values, steps = self._sizes
+        if document.source:
+            size += document.source.size
+        values += document.size
+        steps += sum(len(each.text) for each in document.setup) if document.setup else 0
+        self._sizes = (size, values, steps)
+        if self.is_full or (size <= ALL_BYTES and values <= VALUES and steps <= STEPS_BYTES):
+            return
+        self.is_full = True
+        what = "64 KiB of set-up steps" if steps > STEPS_BYTES else f"{VALUES} values"
+        if size > ALL_BYTES:
+            what = f"{ALL_BYTES >> 20} MiB"
+        self.diagnostics.append(
+            Diagnostic(
+                severity="error",
+                code="too-large",
+                file=str(path),
+                line=None,
+                key="",
+                message=f"with this file the EDF and its bases hold more than {what}.",
+                fix="Take values or bases out.",
+            )
         )
 
     def _read_base(self, entry: Entry, chain: tuple[Path, ...]) -> None:
@@ -168,15 +168,17 @@ def merge(documents: Sequence[Document]) -> Document:
     win where it came last.
     """
     merged = Document()
-    for document in _once(documents):
+    once = _once(documents)
+    for document in once:
         # Later values keep the place of the first.
-        for table, more in _tables(merged, document):
-            for name, entry in more.items():
-                table.setdefault(name, entry)
+        if len(once) < len(documents):
+            for table, more in _tables(merged, document):
+                table.update(more)
         merged.mounts += document.mounts
         merged.devices += document.devices
         merged.setup += tuple(each for each in document.setup if each not in merged.setup)
-    for document in reversed(_once(documents[::-1])):
+    last = once if len(once) == len(documents) else reversed(_once(documents[::-1]))
+    for document in last:
         for table, more in _tables(merged, document):
             table.update(more)
     return merged

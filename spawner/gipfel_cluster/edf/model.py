@@ -120,7 +120,9 @@ class Diagnostic(Frozen):
 
 def most_important(diagnostics: Iterable[Diagnostic], file: str) -> tuple[Diagnostic, ...]:
     """Return each diagnostic once, at most a hundred, errors first to stay; a last one counts the others."""
-    found = tuple(dict.fromkeys(diagnostics))
+    found = tuple(diagnostics)
+    if len(found) > 1:
+        found = tuple(dict.fromkeys(found))
     if len(found) <= DIAGNOSTICS:
         return found
     rank = {"error": 0, "warning": 1, "note": 2}

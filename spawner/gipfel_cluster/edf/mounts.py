@@ -21,6 +21,9 @@ def mount_of(fields: Sequence[str], refuse: Refuse, dialect: Dialect = "ce") -> 
     source, *rest = fields
     destination = rest[0] if rest else source
     flags = tuple(dict.fromkeys(_SEPARATOR[dialect].split(rest[1]))) if len(rest) > 1 else ()
+    is_plain = source.startswith("/") and destination.startswith("/")
+    if is_plain and len(rest) < 2 and len(source) + len(destination) < PATH_BYTES:
+        return Mount(source=_normal(source), destination=_normal(destination))
     wrong = [*_path_problems(source, destination, dialect), *_flag_problems(flags)]
     if len(rest) > 2:
         wrong.append(("mount", "a mount has at most three fields.", "Write SOURCE:DESTINATION[:FLAG+FLAG]."))

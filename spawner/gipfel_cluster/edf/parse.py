@@ -142,10 +142,10 @@ class _Reader:
         if not isinstance(value, dict):
             self._refuse(("env",), "a table", value, 'Write [env] and below it NAME = "value".')
             return
+        if not self._has_room(("env",), len(value)):
+            return
         for name, item in value.items():
             path: Path = ("env", name)
-            if not self._has_room(path):
-                return
             if not _VARIABLE.fullmatch(name) and not self._can_be_named(path, name, item):
                 continue
             if not isinstance(item, str):

@@ -85,10 +85,10 @@ class HiddenKernel(MountRule):
         "nothing can be made there, so the container does not start, or programs see no GPU and no core"
     )
     fix = "Choose another destination; the container has its own /proc, /sys and /dev."
-    _folders = ("/proc", "/sys")
+    _folders = ("/proc/", "/sys/")
 
     def is_mistake(self, mount: Mount) -> bool:  # noqa: D102
-        inside = f"{mount.destination}/".startswith(tuple(f"{each}/" for each in self._folders))
+        inside = f"{mount.destination}/".startswith(self._folders)
         return (inside or mount.destination == "/dev") and mount.source != mount.destination
 
 
@@ -101,10 +101,15 @@ class CoveredMount(Rule):
     fix = "Mount {destination} first."
 
     def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
+        if len(subject.mounts) < 2:
+            return
         earlier: dict[str, None] = {}
         for entry, mount in subject.mounts:
-            below = f"{mount.destination.rstrip('/')}/"
-            inner = next((each for each in earlier if each.startswith(below) and each != below), "")
+            below, inner = f"{mount.destination.rstrip('/')}/", ""
+            for each in earlier:
+                if each.startswith(below) and each != below:
+                    inner = each
+                    break
             if inner and mount.destination not in earlier and mount.source != "umount":
                 yield self.at(entry, destination=mount.destination, inner=inner)
             earlier[mount.destination] = None
@@ -120,8 +125,9 @@ class SquashfsFile(MountRule):
     fix = "Add ':sqsh'."
 
     def is_mistake(self, mount: Mount) -> bool:  # noqa: D102
-        inside = mount.destination.endswith(SUFFIXES)
-        return mount.source.endswith(SUFFIXES) and not inside and "sqsh" not in mount.flags
+        if not mount.source.endswith(SUFFIXES):
+            return False
+        return "sqsh" not in mount.flags and not mount.destination.endswith(SUFFIXES)
 
 
 class ConflictingFlags(MountRule):
@@ -134,7 +140,7 @@ class ConflictingFlags(MountRule):
     _pairs = (("ro", "rw"), ("suid", "nosuid"), ("dev", "nodev"), ("exec", "noexec"), ("sync", "async"))
 
     def is_mistake(self, mount: Mount) -> bool:  # noqa: D102
-        return bool(self._conflict(mount))
+        return len(mount.flags) > 1 and bool(self._conflict(mount))
 
     def words(self, mount: Mount) -> dict[str, str]:  # noqa: D102
         return {"flags": " and ".join(self._conflict(mount))}
@@ -153,7 +159,7 @@ class UnknownFlag(MountRule):
     fix = "Flags are joined by '+': ro+private."
 
     def is_mistake(self, mount: Mount) -> bool:  # noqa: D102
-        return bool(self._unknown(mount))
+        return not _FLAGS.issuperset(mount.flags) and bool(self._unknown(mount))
 
     def words(self, mount: Mount) -> dict[str, str]:  # noqa: D102
         return {"flag": self._unknown(mount)}

@@ -10,6 +10,7 @@ from ..placeholders import placeholder
 from ..written import KEYS
 from .rule import Rule, Subject
 
+_KEYS = frozenset(KEYS)
 #: Tables in which texts are anything, not paths or names.
 _FREE = frozenset(("env", "annotations"))
 _MOST_NAMES = 10  # in one value
@@ -77,13 +78,12 @@ class KeyInTable(Rule):
     fix = "Move it above the first line in brackets."
 
     def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        for name, entry in subject.document.env.items():
-            if name in KEYS:
-                yield self.at(entry, table="env", what="a variable", key=name)
+        for name in subject.document.env.keys() & _KEYS:
+            yield self.at(subject.document.env[name], table="env", what="a variable", key=name)
         for name, entry in subject.document.annotations.items():
             first, last = name.partition(".")[0], name.rpartition(".")[2]
-            key = first if first in KEYS and first != "annotations" else last
-            if key in KEYS:
+            key = first if first in _KEYS and first != "annotations" else last
+            if key in _KEYS:
                 table = ".".join(map(str, entry.path[:-1]))
                 yield self.at(entry, table=table, what="an annotation", key=key)
 
