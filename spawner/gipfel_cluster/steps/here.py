@@ -1,20 +1,25 @@
 """The tasks of a step without Slurm: processes of this machine."""
 
 import contextlib
+import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 
 from ..engines.sandbox.namespaces import die_with_parent
 from ..model import GipfelError
 from ..regular_files import read_tail
+from . import node
 from .spec import STEP_VARIABLE, StepPlan
 from .srun import log_file, scrubbed
 
+_FORK = multiprocessing.get_context("fork")
+_HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
+_MOST_DESCRIPTORS = 1024
 NODE_PROGRAM = ("-I", "-m", "gipfel_cluster.steps.node")
 
 
@@ -24,7 +29,7 @@ class LocalTasks:
     def __init__(self, plan: StepPlan, environment: Mapping[str, str] = os.environ) -> None:
         self._plan = plan
         self._environment = scrubbed(environment)
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[ForkProcess] = []
         self._deadline: float | None = None
         self.step_id = f"local-{os.getpid()}"
 
@@ -54,21 +59,15 @@ class LocalTasks:
             except OSError as error:
                 raise GipfelError(f"A task can't be started: {error.strerror} ({error.filename}).") from error
 
-    def _started(self, environment: Mapping[str, str], log: int) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            (sys.executable, *NODE_PROGRAM),
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            cwd="/",
-            start_new_session=True,
-            preexec_fn=die_with_parent,  # noqa: PLW1509 - no other thread runs here
-        )
+    def _started(self, environment: Mapping[str, str], log: int) -> ForkProcess:
+        # Forked: what a task needs is loaded here already, which costs more than all else that it does.
+        process = _FORK.Process(target=_run_task, args=(dict(environment), log))
+        process.start()
+        return process
 
     def poll(self) -> int | None:
         """The highest exit status once all have ended; one that fails ends the others if that was asked."""
-        codes = [each.poll() for each in self._processes]
+        codes = [each.exitcode for each in self._processes]
         if self._plan.spec.end_together and None in codes and any(codes):
             self._end_the_others()
         if any(code is None for code in codes):
@@ -78,8 +77,9 @@ class LocalTasks:
     def signal(self, number: int) -> None:
         """Send a signal to each task that runs."""
         for each in self._processes:
-            with contextlib.suppress(ProcessLookupError):
-                each.send_signal(number)
+            if each.pid and each.exitcode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(each.pid, number)
 
     def _end_the_others(self) -> None:
         if self._deadline is None:
@@ -91,15 +91,34 @@ class LocalTasks:
     def end(self) -> int:
         """End what is left by force, and give the status."""
         for each in self._processes:
-            if each.poll() is None:
+            if each.exitcode is None:
                 each.kill()
-            each.wait()
-        codes = [each.returncode for each in self._processes]
+            each.join()
+        codes = [each.exitcode or 0 for each in self._processes]
         return max((128 - code if code < 0 else code for code in codes), default=0)
 
     def last_words(self) -> str:
         """The last line of the first task's log."""
         return last_line(Path(log_file(self._plan, 0)))
+
+
+def _run_task(environment: dict[str, str], log: int) -> None:
+    """Become a task in a forked process: its own session, variables, output and signals."""
+    os.setsid()
+    die_with_parent()
+    signal.set_wakeup_fd(-1)
+    for number in _HANDLED:
+        signal.signal(number, signal.SIG_DFL)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    # The parent's pipes: its life and its wakening are none of a task's.
+    os.closerange(3, _MOST_DESCRIPTORS)
+    os.chdir("/")
+    os.environ.clear()
+    os.environ.update(environment)
+    status = node.main()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def last_line(path: Path) -> str:
