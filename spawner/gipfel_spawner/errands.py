@@ -6,6 +6,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from gipfel_cluster.edf.draft import Draft
+from gipfel_cluster.edf.model import Diagnostic
 from gipfel_cluster.model import Frozen, GipfelError, one_line
 from gipfel_cluster.scheduler.account import acting_as
 from gipfel_cluster.scheduler.command import CommandResult, run_command
@@ -13,6 +14,10 @@ from gipfel_cluster.scheduler.command import CommandResult, run_command
 from .account import Account
 from .form.options import OptionError
 
+_BUILD = (
+    "Its administrators run `gipfel runtime build FOLDER`, set c.EDFSpawner.runtime (or GIPFEL_RUNTIME) to "
+    "that folder and restart it."
+)
 _LOG_BYTES = 16_000
 # Of env, where it can't go to the folder; of env, where it can't run the program.
 _NO_FOLDER, _NO_PROGRAM = 125, (126, 127)
@@ -31,6 +36,8 @@ class Errands:
         An interpreter with this package that the user can execute.
     exec_prefix
         How to act as the user; see `acting_as`.
+    has_runtime
+        Whether the hub mounts a server into images.
     limit
         Seconds that a command may take.
     """
@@ -42,12 +49,14 @@ class Errands:
         environment: Mapping[str, str],
         python: str,
         exec_prefix: str = "",
+        has_runtime: bool = True,
         limit: float = 20.0,
     ) -> None:
         self._account = account
         self._environment = environment
         self._python = python
         self._exec_prefix = exec_prefix
+        self._has_runtime = has_runtime
         self._limit = limit
 
     async def environments(self) -> tuple[str, ...]:
@@ -108,7 +117,7 @@ class Errands:
             raise GipfelError(f"The environment {edf} can't be checked: {_last(result)}.") from None
         if not isinstance(answer, dict):
             raise GipfelError(f"The environment {edf} can't be checked: its answer is broken.")
-        return answer
+        return self._with_runtime(answer)
 
     async def draft(self, draft: Draft) -> dict[str, Any]:
         """Check an EDF that is not on disk yet, and save it where the draft says so.
@@ -126,7 +135,24 @@ class Errands:
             answer = None
         if not isinstance(answer, dict):
             raise GipfelError(f"The environment can't be checked: {_last(result)}.")
-        return answer
+        return self._with_runtime(answer)
+
+    def _with_runtime(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """Add an error where the environment has an image, and nothing could serve notebooks in it."""
+        edf = answer.get("edf")
+        if self._has_runtime or not isinstance(edf, dict) or not edf.get("image"):
+            return answer
+        error = Diagnostic(
+            severity="error",
+            code="no-runtime",
+            file=str(answer.get("file", "")),
+            line=None,
+            key="image",
+            message="This hub has no runtime for images: no server can be started in one.",
+            fix=_BUILD,
+        )
+        found = [*answer.get("diagnostics", ()), error.model_dump(mode="json")]
+        return answer | {"valid": False, "diagnostics": found}
 
     async def make_log_folder(self) -> None:
         """Make the folder of the jobs' logs, the user's alone.

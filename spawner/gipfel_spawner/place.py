@@ -9,6 +9,7 @@ from traitlets import TraitError, observe, validate
 
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runtime import Runtime
+from gipfel_cluster.runtime.model import DESCRIPTION
 from gipfel_cluster.scheduler.account import own_name
 
 from .account import Account, account_environment, account_of
@@ -158,6 +159,7 @@ class PlacedSpawner(SpawnerTraits):
             environment=account_environment(account, self.user.name, environment | site.environment),
             python=self._python(site),
             exec_prefix=site.exec_prefix,
+            has_runtime=bool(site.runtime) or is_self_contained(self._python(site)),
         )
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -176,3 +178,13 @@ class PlacedSpawner(SpawnerTraits):
         """Forget the job and its cluster."""
         super().clear_state()
         self.cluster_name = ""
+
+
+def is_self_contained(python: str) -> bool:
+    """Tell whether an interpreter's own prefix, mounted into an image, can serve notebooks there.
+
+    A built runtime can, and conda's environments bring all but libc. A virtual environment and the system's
+    Python need files of this machine that an image has not got.
+    """
+    prefix = Path(python).parent.parent
+    return (prefix / DESCRIPTION).is_file() or (prefix / "conda-meta").is_dir()

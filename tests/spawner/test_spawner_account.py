@@ -10,6 +10,7 @@ from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler.account import acting_as, own_name
 from gipfel_spawner.account import Account, account_environment, account_of
 from gipfel_spawner.errands import Errands, Tail
+from gipfel_spawner.place import is_self_contained
 
 
 def test_a_hub_user_without_a_unix_account_gets_a_home_of_its_own(tmp_path: Path) -> None:
@@ -153,3 +154,12 @@ def test_an_errand_without_a_home_folder_still_runs(tmp_path: Path) -> None:
     environment = account_environment(account, "ada", {"PATH": os.environ["PATH"]})
     ada = Errands(account, environment=environment, python=sys.executable)
     assert asyncio.run(ada.environments()) == ()
+
+
+def test_which_interpreter_can_serve_inside_an_image(tmp_path: Path) -> None:
+    for name, mark in (("built", "runtime.json"), ("conda", "conda-meta/history"), ("venv", "pyvenv.cfg")):
+        (tmp_path / name / mark).parent.mkdir(parents=True)
+        (tmp_path / name / mark).touch()
+    found = [is_self_contained(str(tmp_path / name / "bin/python3")) for name in ("built", "conda", "venv")]
+    assert found == [True, True, False]
+    assert not is_self_contained("python3")

@@ -98,6 +98,31 @@ def test_an_environment_is_checked_by_a_process_of_the_user(hub: Any) -> None:
         assert "problem" in ask(hub, browser, "bea", "environment", {"edf": edf})[1]
 
 
+def test_an_image_needs_a_runtime_and_pasted_text_is_checked_as_a_file_is(hub: Any) -> None:
+    browser = logged_in(hub, "eve")
+    image = hub.user_home("eve") / "image"
+    (image / "bin").mkdir(parents=True)
+    text = f'image = "{image}"\nmounts = ["/tmp/nowhere-at-all:/data"]\n'
+    path = environment(hub, "eve", "boxed", text)
+
+    def errors(what: str, content: dict[str, Any]) -> list[tuple[str, int | None]]:
+        status, answer = ask(hub, browser, "eve", what, content)
+        assert (status, answer["valid"]) == (200, False)
+        found = [each for each in answer["diagnostics"] if each["severity"] == "error"]
+        assert all(each["fix"] for each in found)
+        return [(each["code"], each["line"]) for each in found]
+
+    assert errors("environment", {"edf": "boxed"}) == [("mount-source", 2)]
+    assert errors("draft", {"toml": text}) == [("mount-source", 2)]
+    text = text.partition("\n")[0] + "\n"
+    path.write_text(text)
+    # All of it is here, and the hub of this test has nothing to serve notebooks in an image with.
+    assert errors("environment", {"edf": "boxed"}) == [("no-runtime", None)]
+    assert errors("draft", {"toml": text}) == [("no-runtime", None)]
+    status, answer = ask(hub, browser, "eve", "draft", {"name": "later", "toml": text, "save": True})
+    assert (status, answer["name"], answer["valid"]) == (200, "later", False)
+
+
 def test_a_draft_is_saved_once_and_overwritten_only_on_purpose(hub: Any) -> None:
     browser = logged_in(hub, "carl")
     draft = {"name": "mine", "toml": 'workdir = "/tmp"\n', "save": True}

@@ -47,6 +47,14 @@ def check_edf(
     )
 
 
+def seen_here(resolution: Resolution) -> tuple[Diagnostic, ...]:
+    """Return what `check_here` and `unseen` say of a resolved EDF, with the file and line that ask for it."""
+    if resolution.edf is None:
+        return ()
+    seen = (*check_here(resolution.edf), *unseen(resolution.edf))
+    return tuple(_placed(each, resolution) for each in seen)
+
+
 def _placed(diagnostic: Diagnostic, resolution: Resolution) -> Diagnostic:
     """Name the file and line that ask for what is not here, which may be those of a base."""
     entry = resolution.places.get(diagnostic.key)

@@ -11,12 +11,14 @@ import os
 import secrets
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
 from ..model import Frozen, one_line
+from .check import seen_here
 from .lookup import search_path
 from .resolve import resolve_text
 from .show import as_json
@@ -49,7 +51,11 @@ def answer(draft: Draft, environment: Mapping[str, str], directory: Path) -> dic
             return {"problem": one_line(f"{key}: {first['msg']}."), "key": str(first["loc"][0])}
     path = Path(environment.get("HOME") or Path.home()) / ".edf" / f"{draft.name}.toml"
     resolution = resolve_text(text, file=str(path), environment=environment, directory=directory)
-    document = as_json(resolution) | {"toml": text}
+    # As the file will be checked when a server starts with it; one that is not here yet may be saved.
+    found = seen_here(resolution)
+    is_here = all(each.severity != "error" for each in found)
+    checked = replace(resolution, diagnostics=(*resolution.diagnostics, *found))
+    document = as_json(checked if is_here else replace(checked, edf=None)) | {"toml": text}
     if not draft.save:
         return document
     if resolution.edf is None:

@@ -236,11 +236,12 @@ class ChoosingSpawner(PlacedSpawner):
         request = await self._request(options, "", self._find_account(site), environment={})
         return await self._shared(site).board.expected_start(request)
 
-    async def inspect_environment(self, edf: str) -> dict[str, Any]:
+    async def inspect_environment(self, edf: str, cluster: str = "") -> dict[str, Any]:
         """What is wrong with an EDF, and what it resolves to; asked as the user."""
-        account = self._find_account()
+        site = self.site_of(cluster)
+        account = self._find_account(site)
         edf = account.home + edf[1:] if edf.startswith("~/") else edf or self.default_edf
-        return await self._errands(account).inspect(edf)
+        return await self._errands(account, site).inspect(edf)
 
     async def draft_environment(self, draft: Draft) -> dict[str, Any]:
         """Check or save a new EDF, as the user."""

@@ -91,7 +91,7 @@ class EnvironmentHandler(FormHandler):
     async def answer(self, spawner: ChoosingSpawner, content: dict[str, Any]) -> dict[str, Any]:
         """As ``edf check --here --json`` says it, by a process of the user."""
         options = read_options(content)
-        return await spawner.inspect_environment(options.edf)
+        return await spawner.inspect_environment(options.edf, options.cluster)
 
 
 class DraftHandler(FormHandler):

@@ -198,7 +198,8 @@
     }
     state.replaceChildren(element("span", `Checking ${edf}…`, "text-body-secondary"));
     try {
-      const answer = await ask("environment", { edf }, signal);
+      const { cluster } = options();
+      const answer = await ask("environment", cluster ? { edf, cluster } : { edf }, signal);
       if (answer.problem) {
         throw new Error(answer.problem);
       }
