@@ -23,6 +23,9 @@ BINDING = (
     "LOGNAME",
 )
 
+#: Lists of places: of the host's values these lead to places that an image hasn't got.
+PLACES = frozenset(("PATH", "MANPATH", "CPATH", "LIBRARY_PATH", "SHELL", "PYTHONPATH", "PYTHONHOME"))
+
 #: Where an image says which variables it brings, from the weakest: the files that Apptainer, Charliecloud and
 #: Enroot write of its OCI configuration. Sources: Apptainer's ``insertEnv``, ch-run(1) on ``--set-env``,
 #: Enroot's ``docker::_configure``.

@@ -58,6 +58,18 @@ MISTAKES = [
     ("image-path", "ce", 'image = "x.sqsh"', 'image = "./x.sqsh"'),
     ("image-path", "ce", 'image = "~/x.sqsh"', 'image = "$HOME/x.sqsh"'),
     ("image-path", "ce", 'image = "file:///x.sqsh"', 'image = "<your>/x.sqsh"'),
+    (
+        "host-places",
+        "ce",
+        'image = "ubuntu"\n[env]\nPATH = "${PATH}:/custom/bin"',
+        'image = "/x.sqsh"\n[env]\nPATH = "${PATH}:/custom/bin"',
+    ),
+    (
+        "host-places",
+        "pyxis",
+        'image = "ubuntu"\n[env]\nLD_LIBRARY_PATH = "/x:${LD_LIBRARY_PATH:-}"',
+        'image = "ubuntu"\n[env]\nPATH = "/bin"\nA = "${PATH}"',
+    ),
     ("no-image", "ce", 'workdir = "/tmp"', '[env]\nimage = "/x.sqsh"'),
     ("no-image", "ce", 'image = ""', 'image = "${HOME}/x.sqsh"'),
     ("image-name", "ce", 'image = "ubuntu:24.04 "', 'image = "$oauthtoken@nvcr.io#nvidia/pytorch:25.11-py3"'),

@@ -407,3 +407,13 @@ def test_what_a_job_keeps_for_itself_is_said(tmp_path):
     assert "HUB_URL" not in invocation.environment
     assert "the scheduler's: HUB_URL." in " ".join(invocation.notes)
     assert "the job's own value counts: USER." in " ".join(invocation.notes)
+
+
+@pytest.mark.parametrize("engine", ["apptainer", "podman", "bubblewrap"])
+def test_a_mount_without_a_source_is_refused_by_engines_that_make_none(tmp_path, engine):
+    image = {"image": str(_image(tmp_path))} if engine == "bubblewrap" else {}
+    mounts = (Mount(source="tmpfs", destination="/x"),)
+    for shown in (False, True):
+        with pytest.raises(GipfelError, match="has no source"):
+            rendered(engine, request(tmp_path, mounts=mounts, only_shown=shown, **image))
+    assert "--container-mounts=tmpfs:/x" in rendered("pyxis", request(tmp_path, mounts=mounts)).argv

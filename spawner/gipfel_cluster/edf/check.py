@@ -34,7 +34,12 @@ def check_edf(
         bases=bases,
         job_variables=True,
     )
-    if resolution.edf is None or not here:
+    return with_here(resolution) if here else resolution
+
+
+def with_here(resolution: Resolution) -> Resolution:
+    """Add what `check_here` and `unseen` say, with the file and line that ask for what is not here."""
+    if resolution.edf is None:
         return resolution
     seen = (*check_here(resolution.edf), *unseen(resolution.edf))
     found = tuple(_placed(each, resolution) for each in seen)
@@ -45,14 +50,6 @@ def check_edf(
         resolution.places,
         resolution.setup,
     )
-
-
-def seen_here(resolution: Resolution) -> tuple[Diagnostic, ...]:
-    """Return what `check_here` and `unseen` say of a resolved EDF, with the file and line that ask for it."""
-    if resolution.edf is None:
-        return ()
-    seen = (*check_here(resolution.edf), *unseen(resolution.edf))
-    return tuple(_placed(each, resolution) for each in seen)
 
 
 def _placed(diagnostic: Diagnostic, resolution: Resolution) -> Diagnostic:

@@ -11,14 +11,13 @@ import os
 import secrets
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
 from ..model import Frozen, one_line
-from .check import seen_here
+from .check import with_here
 from .lookup import search_path
 from .resolve import resolve_text
 from .show import as_json
@@ -52,10 +51,7 @@ def answer(draft: Draft, environment: Mapping[str, str], directory: Path) -> dic
     path = Path(environment.get("HOME") or Path.home()) / ".edf" / f"{draft.name}.toml"
     resolution = resolve_text(text, file=str(path), environment=environment, directory=directory)
     # As the file will be checked when a server starts with it; one that is not here yet may be saved.
-    found = seen_here(resolution)
-    is_here = all(each.severity != "error" for each in found)
-    checked = replace(resolution, diagnostics=(*resolution.diagnostics, *found))
-    document = as_json(checked if is_here else replace(checked, edf=None)) | {"toml": text}
+    document = as_json(with_here(resolution)) | {"toml": text}
     if not draft.save:
         return document
     if resolution.edf is None:

@@ -50,7 +50,7 @@ class Place:
         GipfelError
             One is not, and the request is to be run.
         """
-        for mount in mounts:
+        for mount in refuse_special(mounts):
             self.check(partial(check_mount, mount))
 
     def value(self, get: Callable[[], _Value], otherwise: _Value) -> _Value:
@@ -93,6 +93,21 @@ class Place:
         self.check(_check_fuse)
         # Not squashfuse_ll, which can't make the files the user's own.
         return self.program("squashfuse")
+
+
+def refuse_special(mounts: Iterable[Mount]) -> tuple[Mount, ...]:
+    """Return mounts that have a source, for engines that make no others.
+
+    Raises
+    ------
+    GipfelError
+        One is ``tmpfs`` or ``umount``.
+    """
+    kept = tuple(mounts)
+    for mount in kept:
+        if mount.is_special:
+            check_mount(mount)
+    return kept
 
 
 def _refuse_program(name: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..edf.model import Edf, Mount
+from ..environment import PLACES
 from ..model import GipfelError
 from .bubblewrap import refused_namespaces
 from .cdi import unasked_device
@@ -18,7 +19,7 @@ from .references import Reference, foreign_store, read_reference
 from .sandbox import start_words
 from .sandbox.mounted import VARIABLE, mounts_to_json
 from .sandbox.podman_child import is_podmans
-from .values import PLACES, bound_names, check_values, not_text, settings
+from .values import bound_names, check_values, not_text, settings
 
 _INITS = ("/usr/bin/catatonit", "/usr/libexec/podman/catatonit", "/usr/lib/podman/catatonit")
 _GPUS = "nvidia.com/gpu=all"

@@ -4,12 +4,11 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 
+from ..environment import PLACES
 from ..model import GipfelError
 from .protocol import ContainerRequest
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-#: Lists of places: of the host's values these lead to places that an image hasn't got.
-PLACES = frozenset(("PATH", "MANPATH", "CPATH", "LIBRARY_PATH", "SHELL", "PYTHONPATH", "PYTHONHOME"))
 
 
 def check_values(request: ContainerRequest) -> None:

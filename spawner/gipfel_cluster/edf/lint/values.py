@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from ...environment import BINDING
+from ...environment import BINDING, PLACES
 from ..expand import unbraced_variables
 from ..model import Diagnostic
 from ..placeholders import placeholder
@@ -143,6 +143,25 @@ class BoundVariable(Rule):
                 yield self.at(entry, name=name)
 
 
+class HostPlaces(Rule):
+    """A list of places that extends the host's, since the image's can't be read."""
+
+    code = "host-places"
+    dialects = ("ce", "pyxis")
+    severity = "note"
+    reason = "the image is in a registry, so its {name} can't be read here"
+    consequence = "the engines pyxis, podman and apptainer take this host's in its place"
+    fix = "For them, write the image's {name} in full, or import the image into a .sqsh file."
+
+    def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
+        if not subject.edf.image or subject.edf.image.startswith("/"):
+            return
+        for name, entry in subject.document.env.items():
+            is_places = name in PLACES or name.startswith("LD_")
+            if is_places and re.search(rf"(?<!\$)\${{{re.escape(name)}[}}:]", entry.text):
+                yield self.at(entry, name=name)
+
+
 VALUE_RULES: tuple[Rule, ...] = (
     UnbracedVariable(),
     Placeholder(),
@@ -151,4 +170,5 @@ VALUE_RULES: tuple[Rule, ...] = (
     Secret(),
     HiddenDevices(),
     BoundVariable(),
+    HostPlaces(),
 )
