@@ -8,7 +8,6 @@ from pathlib import Path
 
 from ..edf.image import image_environment
 from ..edf.model import Edf, Mount
-from .place import refuse_special
 from .protocol import ContainerRequest, Invocation
 from .references import foreign_store, read_reference
 from .srun import behind, is_launchers
@@ -43,7 +42,6 @@ class Apptainer:
         check_values(request)
         edf = request.edf
         values, unset = settings(request)
-        mounts = refuse_special((*edf.mounts, *request.mounts))
         local = edf.image_path is not None
         if edf.image_path:
             image = image_environment(edf.image_path)
@@ -64,7 +62,7 @@ class Apptainer:
             "--no-home",
             *(["--writable-tmpfs"] if edf.writable else []),
             *_accelerator(request),
-            *(word for mount in mounts for word in ("--mount", _mount(mount))),
+            *(word for mount in (*edf.mounts, *request.mounts) for word in ("--mount", _mount(mount))),
             *(["--pwd", workdir] if workdir else []),
             edf.image if local else _of_registry(edf.image),
             *behind(unset, home),

@@ -48,9 +48,12 @@ class Place:
         Raises
         ------
         GipfelError
-            One is not, and the request is to be run.
+            One is not, and the request is to be run; or it has none, as ``tmpfs``.
         """
-        for mount in refuse_special(mounts):
+        for mount in mounts:
+            if mount.is_special:
+                # On no machine these engines make it.
+                check_mount(mount)
             self.check(partial(check_mount, mount))
 
     def value(self, get: Callable[[], _Value], otherwise: _Value) -> _Value:
@@ -93,21 +96,6 @@ class Place:
         self.check(_check_fuse)
         # Not squashfuse_ll, which can't make the files the user's own.
         return self.program("squashfuse")
-
-
-def refuse_special(mounts: Iterable[Mount]) -> tuple[Mount, ...]:
-    """Return mounts that have a source, for engines that make no others.
-
-    Raises
-    ------
-    GipfelError
-        One is ``tmpfs`` or ``umount``.
-    """
-    kept = tuple(mounts)
-    for mount in kept:
-        if mount.is_special:
-            check_mount(mount)
-    return kept
 
 
 def _refuse_program(name: str) -> None:
