@@ -123,6 +123,13 @@ def test_what_is_no_launch_is_refused(wrong: dict[str, object]) -> None:
         LaunchSpec.model_validate(wrong)
 
 
+def test_a_repeated_launch_keeps_its_title() -> None:
+    words = {"arguments": ("--lr", "0.1")}
+    for target in ("train.py", f"/users/ada/{'deep/' * 40}train.py"):
+        assert LaunchSpec.model_validate({"target": target, **words}).title == "train.py --lr 0.1"
+    assert LaunchSpec(target="src/train.py").title == "src/train.py"
+
+
 def test_numbers_of_nodes_and_parameters_are_read_as_they_are_typed() -> None:
     assert nodes_range("3") == (3, None)
     assert nodes_range("1:4") == (4, 1)

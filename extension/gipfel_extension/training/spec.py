@@ -132,7 +132,9 @@ class LaunchSpec(Placement):
         """What runs, in words for a list."""
         if self.kind == "cell":
             return self.name
-        return shown_command_line((self.target, *self.arguments))[:120]
+        # A launch that is repeated names its program by the whole path, which would leave room for nothing.
+        program = self.target.rpartition("/")[2] if self.target.startswith("/") else self.target
+        return shown_command_line((program, *self.arguments))[:120]
 
 
 def nodes_range(text: str) -> tuple[int, int | None]:

@@ -57,8 +57,8 @@ def plan_launch(
         )
     start = _absolute(spec.directory or ".", directory)
     target = _target(spec, folder, directory)
-    # In a container without another EDF, ranks see what is seen here.
-    check_target(spec, target, seen=here.inside or not (spec.edf or environment.get("GIPFEL_EDF")))
+    # Without an EDF of their own, ranks see what is seen here; on the host, steps may have one by default.
+    check_target(spec, target, seen=not spec.edf and (here.inside or not environment.get("GIPFEL_EDF")))
     checkpoint = _absolute(spec.checkpoint, directory) if spec.checkpoint else None
     if checkpoint is not None:
         _made(checkpoint)
