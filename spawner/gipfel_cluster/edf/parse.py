@@ -187,7 +187,7 @@ class _Reader:
             fix = f"Hooks read no other type: {path[-1]} = {_quoted(value)}."
             self._refuse(path, "a string", value, fix)
             return
-        name = ".".join(str(part) for part in path[1:])
+        name = ".".join(map(str, path[1:]))
         if (first := self.document.annotations.get(name)) is not None:
             self.diagnostics.append(
                 Entry("", path, self._source).diagnostic(

@@ -8,11 +8,12 @@ _TEXT = (
     # Templates of Jinja, of Autoconf and of Windows.
     r"|\{\{ ?[A-Za-z_][A-Za-z0-9_. ]*\}\}|@[A-Z][A-Z0-9_]+@|%[A-Z][A-Z0-9_]+%"
 )
-_ANYWHERE = re.compile(_TEXT)
+_ANYWHERE = re.compile(_TEXT, re.MULTILINE)
 #: In a variable of the environment the others may well be meant.
 _IN_PATHS = re.compile(
     _TEXT + r"|(?<![$\{])\{[A-Za-z_][A-Za-z0-9_]*\}"
-    r"|(?<![${A-Za-z0-9_])(?:USERNAME|YOUR_?[A-Z_]+)\b|(?:^|/)your/"
+    r"|(?<![${A-Za-z0-9_])(?:USERNAME|YOUR_?[A-Z_]+)\b|(?:^|/)your/",
+    re.MULTILINE,
 )
 
 

@@ -132,10 +132,12 @@ def _resolved(
     merged = merge(chain.documents)
     resolver = Resolver(merged, environment, directory, dialect, job_variables=job_variables)
     edf = resolver.resolve(path, tuple(chain.sources))
+    entries = tuple(merged.entries())
     subject = Subject(
         document=merged,
         documents=chain.documents,
-        entries=tuple(merged.entries()),
+        entries=entries,
+        text="\n".join([entry.text for entry in entries]),
         edf=edf,
         mounts=tuple(resolver.mounts),
         home=environment.get("HOME", "").rstrip("/"),

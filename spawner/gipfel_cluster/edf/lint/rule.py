@@ -23,6 +23,8 @@ class Subject:
     documents: Sequence[Document]
     #: Every value of it.
     entries: tuple[Entry, ...]
+    #: All their texts, a line each: one look at it tells whether a closer one is needed.
+    text: str
     #: The same, expanded; empty where a value could not be.
     edf: Edf
     #: Every mount with the entry that asks for it, also the same one twice.

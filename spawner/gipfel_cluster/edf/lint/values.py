@@ -30,7 +30,7 @@ class UnbracedVariable(Rule):
     fix = "Write ${{{name}}}."
 
     def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        for entry in subject.entries:
+        for entry in subject.entries if unbraced_variables(subject.text) else ():
             if "$" in entry.text:
                 names = unbraced_variables(entry.text)
                 if entry.key == "image" and _NGC_USER.match(entry.text):
@@ -47,6 +47,8 @@ class Placeholder(Rule):
     fix = "Put your own value there."
 
     def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
+        if not placeholder(subject.text, is_path=True):
+            return
         for entry in subject.entries:
             is_path = entry.path[0] not in _FREE or entry.text.startswith("/")
             if text := placeholder(entry.text, is_path=is_path):
@@ -62,7 +64,7 @@ class InvisibleCharacter(Rule):
     fix = "Type the value again."
 
     def look(self, subject: Subject) -> Iterator[Diagnostic]:  # noqa: D102
-        for entry in subject.entries:
+        for entry in () if subject.text.isascii() else subject.entries:
             if entry.text.isascii() or entry.path[0] in _FREE:
                 continue
             if match := INVISIBLE.search(entry.text):
