@@ -4,7 +4,7 @@ import type { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 
 import { readersFigure } from './clock';
-import { loadPlotly } from './plot';
+import { plotlyFor } from './plot';
 import type { IPlotly } from './tokens';
 
 /** What Gipfel's own figures have as `uirevision`. */
@@ -28,7 +28,7 @@ export class RenderedPlotly extends Widget implements IRenderMime.IRenderer {
       config?: PartialJSONObject;
       frames?: PartialJSONObject[];
     };
-    const plotly = await loadPlotly();
+    const plotly = await plotlyFor(figure.data ?? []);
     if (this.isDisposed) {
       return;
     }

@@ -39,11 +39,8 @@ export class LeavingNotices {
     }
     const last = due === Math.min(...leaving.notices_s);
     this._timeId = Notification.emit(
-      this._trans.__(
-        "This server's time ends at %1, in %2. Save your work.",
-        clockMoment(leaving.ends_ms),
-        this._inWords(leftMs)
-      ),
+      // No "in 26 min" beside it: a notice stays as it is while time goes on.
+      this._trans.__("This server's time ends at %1. Save your work.", clockMoment(leaving.ends_ms)),
       last ? 'error' : 'warning',
       { autoClose: false, actions: leaving.extend_s > 0 ? [this._extendAction(leaving.extend_s)] : [] }
     );

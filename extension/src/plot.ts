@@ -7,9 +7,9 @@ import { extendHeat, extendLines, newestOf, type ITrace } from './traces';
 
 let loading: Promise<IPlotly> | null = null;
 
-/** The page's one plotly.js, fetched when the first figure needs it. */
+/** The page's plotly.js for lines, bars, areas and heat maps, fetched when the first figure needs it. */
 export function loadPlotly(): Promise<IPlotly> {
-  loading ??= import('plotly.js-dist-min').then(
+  loading ??= import('plotly.js-cartesian-dist-min').then(
     module => module.default,
     (reason: unknown) => {
       // A failed download must not be remembered as the answer.
@@ -18,6 +18,27 @@ export function loadPlotly(): Promise<IPlotly> {
     }
   );
   return loading;
+}
+
+/** What `loadPlotly` draws; a notebook's figure of anything else needs the whole plotly.js, three times as large. */
+const CARTESIAN = new Set([
+  'bar',
+  'box',
+  'contour',
+  'heatmap',
+  'histogram',
+  'histogram2d',
+  'histogram2dcontour',
+  'image',
+  'pie',
+  'scatter',
+  'violin'
+]);
+
+/** A plotly.js that can draw these traces. */
+export function plotlyFor(traces: readonly PartialJSONObject[]): Promise<IPlotly> {
+  const few = traces.every(trace => CARTESIAN.has((trace.type as string | undefined) ?? 'scatter'));
+  return few ? loadPlotly() : import('plotly.js-dist-min').then(module => module.default);
 }
 
 /** Let widgets in cells draw with the same plotly.js instead of bringing their own. */
@@ -182,8 +203,6 @@ export class FigureView {
     const colour = getComputedStyle(this.node).getPropertyValue('--jp-brand-color1').trim();
     const shape = {
       type: 'rect',
-      xref: 'x',
-      yref: 'paper',
       x0: this._span.sinceMs,
       x1: this._span.untilMs,
       y0: 0,
@@ -193,7 +212,10 @@ export class FigureView {
       opacity: 0.16,
       layer: 'below'
     };
-    layout.shapes = [...((layout.shapes as PartialJSONObject[] | undefined) ?? []), shape];
+    // One in each plot: between them are titles and legends.
+    const plots = Object.keys(layout).flatMap(key => /^yaxis(\d*)$/.exec(key)?.[1] ?? []);
+    const marks = plots.map(number => ({ ...shape, xref: `x${number}`, yref: `y${number} domain` }));
+    layout.shapes = [...((layout.shapes as PartialJSONObject[] | undefined) ?? []), ...marks];
   }
 
   private _windowMs(): number {

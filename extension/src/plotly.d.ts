@@ -1,3 +1,8 @@
+declare module 'plotly.js-cartesian-dist-min' {
+  const Plotly: import('./tokens').IPlotly;
+  export default Plotly;
+}
+
 declare module 'plotly.js-dist-min' {
   const Plotly: import('./tokens').IPlotly;
   export default Plotly;

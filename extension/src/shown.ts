@@ -132,6 +132,25 @@ export class Shown {
     this._changed.emit();
   }
 
+  /** Show a GPU's plots and bring them into sight. */
+  revealGpu(uuid: string): void {
+    this._revealed = uuid;
+    if (this.selected.includes(uuid)) {
+      this._changed.emit();
+    } else {
+      this.toggleGpu(uuid);
+    }
+  }
+
+  /** Whether a GPU's plots are to be brought into sight now; asked once. */
+  takeRevealed(uuid: string): boolean {
+    const revealed = this._revealed === uuid;
+    if (revealed) {
+      this._revealed = '';
+    }
+    return revealed;
+  }
+
   /** Show the plots of every GPU, or of those that were chosen. */
   toggleAll(): void {
     this._all = !this._all;
@@ -162,6 +181,7 @@ export class Shown {
   private _gpus: readonly IDevice[] = [];
   private _selected: readonly string[] = [];
   private _chosen = false;
+  private _revealed = '';
   private _all = false;
   private _runName = '';
   private _span: ISpan | null = null;

@@ -34,6 +34,8 @@ export interface IRunInfo {
   /** UTC nanoseconds at which the job's time ends. */
   readonly ends_ns: number | null;
   readonly devices: readonly IDevice[];
+  /** Why there is no GPU though some were asked for; empty where none were. */
+  readonly no_gpu: string;
   readonly record: JSONObject;
 }
 

@@ -1,6 +1,6 @@
 import type { PartialJSONObject } from '@lumino/coreutils';
 
-import type { ICells, Traces } from './tokens';
+import type { ICells, IPoints, Traces } from './tokens';
 
 /** A trace of a figure, as far as it is extended here. */
 export interface ITrace extends PartialJSONObject {
@@ -17,14 +17,31 @@ export interface ITrace extends PartialJSONObject {
   counts?: number[];
 }
 
+/** So many times the usual pause between two points of a line is a gap. */
+const GAP = 3.5;
+
+/** New points, with a missing one before them where a page heard nothing for a while: no line through what it missed. */
+function withGap(before: readonly number[], added: IPoints, uid: string): IPoints {
+  const [last, first] = [before[before.length - 1], added.x[0]];
+  const pauses = before.slice(-6).flatMap((x, place, all) => (place > 0 ? [x - (all[place - 1] ?? x)] : []));
+  const usual = pauses.sort((a, b) => a - b)[Math.floor(pauses.length / 2)];
+  // A metric of the user's own may be logged whenever it is known.
+  const own = uid.startsWith('metrics/');
+  if (own || last === undefined || first === undefined || !usual || first - last <= GAP * usual) {
+    return added;
+  }
+  return { x: [last + usual, ...added.x], y: [null, ...added.y] };
+}
+
 /** Append points to the lines that have these uids; whether there were any. */
 export function extendLines(lines: ReadonlyMap<string, ITrace>, points: Traces): boolean {
   let changed = false;
   for (const [uid, added] of Object.entries(points)) {
     const line = lines.get(uid);
     if (line?.x && line.y) {
-      line.x.push(...added.x);
-      line.y.push(...added.y);
+      const { x, y } = withGap(line.x, added, uid);
+      line.x.push(...x);
+      line.y.push(...y);
       changed = true;
     }
   }

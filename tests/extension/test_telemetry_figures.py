@@ -196,10 +196,10 @@ def test_every_launch_has_a_line_of_its_own_named_by_its_number():
     plotly.graph_objects.Figure(figure)
     own = {trace["uid"]: trace for trace in figure["data"] if trace["uid"].startswith("metrics/")}
     assert [(uid, trace["name"], set(trace["y"])) for uid, trace in own.items()] == [
-        ("metrics/loss/run/1", "launch 1", {1.0}),
-        ("metrics/loss/run/2", "launch 2", {2.0}),
+        ("metrics/loss/run/1/rank-0", "launch 1", {1.0}),
+        ("metrics/loss/run/2/rank-0", "launch 2", {2.0}),
         ("metrics/loss", "in no launch", {3.0}),
-        ("metrics/speed/run/2", "speed", {4.0}),
+        ("metrics/speed/run/2/rank-0", "speed", {4.0}),
     ]
     # In one plot, with a legend, and apart for those who see no colours.
     (axis,) = {trace["yaxis"] for uid, trace in own.items() if "loss" in uid}
@@ -207,7 +207,7 @@ def test_every_launch_has_a_line_of_its_own_named_by_its_number():
     assert len({line["color"] for line in lines}) == 3
     assert [trace["showlegend"] for trace in own.values()] == [True, True, True, False]
     assert own["metrics/loss"]["legend"] in figure["layout"]
-    assert own["metrics/speed/run/2"]["yaxis"] != axis
+    assert own["metrics/speed/run/2/rank-0"]["yaxis"] != axis
     titles = [note["text"] for note in figure["layout"]["annotations"]]
     assert "speed · launch 2" in titles
     assert any(title.startswith("loss") for title in titles)
@@ -242,16 +242,18 @@ def test_the_users_metrics_are_rows_on_the_same_axis():
     json.dumps(figure, allow_nan=False)
     own = [trace for trace in figure["data"] if trace["uid"].startswith("metrics/")]
     assert [(trace["uid"], trace["name"]) for trace in own] == [
-        ("metrics/loss", "loss"), ("metrics/tokens/<b>s", "tokens/_b>s")
-    ]  # fmt: skip
-    # Of several ranks the lowest one's.
-    assert set(own[0]["y"]) == {5.0}
+        ("metrics/loss/rank-0", "rank 0"),
+        ("metrics/loss/rank-1", "rank 1"),
+        ("metrics/tokens/<b>s", "tokens/_b>s"),
+    ]
+    assert [set(own[0]["y"]), set(own[1]["y"])] == [{5.0}, {1.0, None, 2.0}]
+    assert own[0]["yaxis"] == own[1]["yaxis"]
     assert own[0]["x"][0] == START // 10**6
-    assert len(figure["data"]) == len(plain["data"]) + 2
+    assert len(figure["data"]) == len(plain["data"]) + 3
     rows = sum(key.startswith("yaxis") for key in figure["layout"])
     assert rows == sum(key.startswith("yaxis") for key in plain["layout"]) + 2
     titles = [note["text"] for note in figure["layout"]["annotations"]]
-    assert "loss · rank 0" in titles
+    assert "loss" in titles
     assert figure["layout"]["height"] > plain["layout"]["height"]
     missing = saturation_figure(table, window_s=60.0, metrics=UserMetrics((metrics.series[1],)))["data"][-1]
     assert missing["y"].count(None) == 1
@@ -314,5 +316,45 @@ def test_a_second_launch_in_a_live_view_asks_for_a_figure_and_gets_points_of_its
     new = feed.new()
     assert new is not None
     assert {uid: points["y"] for uid, points in new.items()} == {
-        "metrics/loss/run/1": [2.0], "metrics/loss/run/2": [6.0]
+        "metrics/loss/run/1/rank-0": [2.0], "metrics/loss/run/2/rank-0": [6.0]
     }  # fmt: skip
+
+
+def test_ranks_that_log_one_after_the_other_are_a_line_each_live_and_after_a_reload(tmp_path):
+    """The second rank begins when the first is drawn: its points must not go on with the first one's line."""
+    path = tmp_path / "metrics.jsonl"
+    feed = MetricsFeed(path)
+
+    def write(step: int, rank: int, loss: float) -> None:
+        times = {"time_ns": START + step * 10**9, "monotonic_ns": step, "launch": "run/4"}
+        values = {"loss": loss, "step": step, "total_steps": 60}
+        with path.open("a") as file:
+            file.write(json.dumps({**times, "node": "n", "rank": rank, "values": values}) + "\n")
+
+    write(0, 1, 9.0)
+    feed.drawn()
+    write(1, 0, 5.0)
+    assert feed.new() is None
+    (row,) = metric_rows(feed.drawn())
+    assert row.row.title == "loss · launch 4"
+    assert [(each.line.label, each.metric.values.tolist()) for each in row.lines] == [
+        ("rank 0", [5.0]),
+        ("rank 1", [9.0]),
+    ]
+    write(2, 1, 8.0)
+    write(3, 0, 4.0)
+    new = feed.new()
+    assert new is not None
+    assert {uid: points["y"] for uid, points in new.items()} == {
+        "metrics/loss/run/4/rank-0": [4.0],
+        "metrics/loss/run/4/rank-1": [8.0],
+    }
+    assert [each.uid for each in metric_rows(MetricsFeed(path).drawn())[0].lines] == sorted(new)
+
+
+def test_of_many_ranks_the_first_are_drawn_and_the_title_says_so():
+    many = UserMetrics(tuple(logged("loss", [1.0] * 9, rank=rank, launch="a/1") for rank in range(64)))
+    (row,) = metric_rows(many)
+    assert [each.metric.rank for each in row.lines] == list(range(8))
+    assert row.row.title == "loss · launch 1 · the first 8 of 64 ranks"
+    assert len({(each.line.light, each.line.dash) for each in row.lines}) == 8

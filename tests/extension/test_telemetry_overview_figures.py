@@ -179,7 +179,7 @@ def test_the_users_metrics_stand_on_the_same_axis():
     times = START + np.arange(0, 180, 10) * 10**9
     rate = UserMetric("tokens_per_s", "n1", 0, times, times - START, np.linspace(1e4, 2e4, 18))
     for figure in (job_figure(OVERVIEW, metrics=UserMetrics((rate,))),):
-        (own,) = [trace for trace in figure["data"] if trace["uid"] == "metrics/tokens_per_s"]
+        (own,) = [trace for trace in figure["data"] if trace["uid"] == "metrics/tokens_per_s/rank-0"]
         assert own["y"][-1] == 2e4
         axis = figure["layout"]["xaxis" + own["xaxis"][1:]]
         assert axis["matches"] == "x"
@@ -196,8 +196,9 @@ def test_two_launches_at_a_time_are_two_lines_with_names():
     plotly.graph_objects.Figure(figure)
     own = [trace for trace in figure["data"] if trace["uid"].startswith("metrics/")]
     assert [(each["uid"], each["name"], set(each["y"]), each["showlegend"]) for each in own] == [
-        ("metrics/loss/run/1", "launch 1", {1.0}, True), ("metrics/loss/run/2", "launch 2", {2.0}, True)
-    ]  # fmt: skip
+        ("metrics/loss/run/1/rank-0", "launch 1", {1.0}, True),
+        ("metrics/loss/run/2/rank-0", "launch 2", {2.0}, True),
+    ]
     assert own[0]["yaxis"] == own[1]["yaxis"]
     assert own[0]["line"]["color"] != own[1]["line"]["color"]
     assert own[0]["legend"] in figure["layout"]

@@ -2,6 +2,7 @@
 
 import os
 import pwd
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -73,7 +74,7 @@ def lab(hub: HubProcess, new_page: Callable[[], Page]) -> LabPage:
 def test_the_lab_says_how_much_time_is_left_and_extends_it(lab: LabPage, screenshot: Screenshot) -> None:
     notice = lab.page.locator(".Toastify__toast", has_text="This server's time ends at")
     expect(notice).to_be_visible()
-    expect(notice).to_contain_text("min. Save your work.")
+    expect(notice).to_contain_text(re.compile(r"ends at \d\d:\d\d P[DS]T\. Save your work\."))
     lab.open_panel()
     expect(lab.panel.locator("header")).to_contain_text("7 min left")
     screenshot(lab.page, "30-time-left")

@@ -16,18 +16,24 @@ _SOON_MS = 60_000
 
 
 @pytest.fixture(scope="module")
-def lab(new_page: Callable[[], Page]) -> Iterator[LabPage]:
-    """A lab with 64 simulated GPUs and the host, the panel open."""
+def server() -> Iterator[LabServer]:
+    """A lab with 64 simulated GPUs and the host."""
     with LabServer("host", "synthetic:training:64") as server:
-        page = new_page()
-        lab = LabPage(page)
-        page.goto(server.url)
-        lab.wait_until_ready()
-        lab.decline_news()
-        lab.open_panel()
-        expect(plot(lab, "heat").locator(".heatmaplayer image")).to_be_visible(timeout=_SOON_MS)
-        yield lab
-        page.close()
+        yield server
+
+
+@pytest.fixture(scope="module")
+def lab(server: LabServer, new_page: Callable[[], Page]) -> Iterator[LabPage]:
+    """Its page, the panel open."""
+    page = new_page()
+    lab = LabPage(page)
+    page.goto(server.url)
+    lab.wait_until_ready()
+    lab.decline_news()
+    lab.open_panel()
+    expect(plot(lab, "heat").locator(".heatmaplayer image")).to_be_visible(timeout=_SOON_MS)
+    yield lab
+    page.close()
 
 
 def plot(lab: LabPage, name: str) -> Locator:
@@ -196,6 +202,18 @@ def test_it_is_readable_in_the_dark_and_when_narrow(lab, screenshot, width):
     assert overflow <= 0
     ink = plot(lab, "job").evaluate("node => node.layout.font.color")
     assert ink != plot(lab, "job").evaluate("node => getComputedStyle(node).backgroundColor")
+
+
+def test_plotly_comes_compressed_and_is_kept_by_the_browser(lab):
+    sizes = lab.page.evaluate(
+        """performance.getEntriesByType('resource')
+             .filter(each => each.name.includes('@gipfel') && each.decodedBodySize > 1e6)
+             .map(each => [each.encodedBodySize, each.decodedBodySize])"""
+    )
+    # One, of the parts that the panel draws with.
+    ((sent, read),) = sizes
+    assert read < 1.6e6
+    assert sent < 0.4 * read
 
 
 def test_the_page_threw_nothing(lab):

@@ -157,6 +157,15 @@ def test_points_extend_the_traces_and_leave_on_the_left(open_page):
     assert page.evaluate("new Set(document.querySelector('.js-plotly-plot').layout.xaxis.range).size") == 2
 
 
+def test_what_a_page_missed_is_a_gap_and_no_line(open_page):
+    page = open_page()
+    page.evaluate("traces => emit('msg:custom', {type: 'samples', traces})", figure_delta(_samples(45, 3)))
+    page.wait_for_function(f"document.querySelector('.js-plotly-plot').data[0].x.at(-1) === '{_text(47)}'")
+    x, y = _plot(page, "data[0].x.slice(-5)"), _plot(page, "data[0].y.slice(-5)")
+    assert x == [_text(second) for second in (19, 20, 45, 46, 47)]
+    assert [value is None for value in y] == [False, True, False, False, False]
+
+
 def _pull(page: Page, figure: str) -> tuple[float, float]:
     """Begin to pull a frame across a plot; where the axis stands by then."""
     box = page.locator(f"{figure} .nsewdrag").first.bounding_box()

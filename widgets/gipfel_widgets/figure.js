@@ -83,6 +83,20 @@ function themed(layout, node) {
   return result;
 }
 
+/** New points, with a missing one before them where a page heard nothing for a while: no line through what it missed. */
+function withGap(before, added, uid) {
+  const pauses = before
+    .slice(-6)
+    .flatMap((x, place, all) => (place ? [x - all[place - 1]] : []))
+    .sort((a, b) => a - b);
+  const usual = pauses[Math.floor(pauses.length / 2)];
+  // A metric of the user's own may be logged whenever it is known.
+  if (uid.startsWith('metrics/') || !usual || !(added.x[0] - before.at(-1) > 3.5 * usual)) {
+    return added;
+  }
+  return { x: [before.at(-1) + usual, ...added.x], y: [null, ...added.y] };
+}
+
 /** Whether somebody drags across a node: a frame that is being pulled counts in the axis of its start. */
 class Drag {
   constructor(node) {
@@ -171,8 +185,9 @@ class FigureView {
       for (const [uid, added] of Object.entries(points)) {
         // What is drawn, and what would be drawn in another theme.
         for (const trace of [this.byUid.get(uid), kept.get(uid)]) {
-          trace?.x.push(...added.x);
-          trace?.y.push(...added.y);
+          const { x, y } = trace ? withGap(trace.x, added, uid) : added;
+          trace?.x.push(...x);
+          trace?.y.push(...y);
         }
       }
       const oldest = this.newest() - this.windowMs();

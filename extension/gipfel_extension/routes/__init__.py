@@ -21,6 +21,7 @@ from .metrics import MetricsRouteHandler
 from .notebooks import NotebookRouteHandler, NotebooksRouteHandler
 from .run import RunRouteHandler
 from .saturation import SaturationRouteHandler, SaturationStreamRouteHandler
+from .scripts import ScriptsRouteHandler
 from .sharing import SharedSaturationRouteHandler, SharingRouteHandler
 from .telemetry import SourceRouteHandler
 from .vetting import ProtocolsRouteHandler, VettingConsentRouteHandler, VettingRouteHandler
@@ -52,6 +53,7 @@ ROUTES: tuple[tuple[str, type[RequestHandler]], ...] = (
     (r"gipfel/vetting", VettingRouteHandler),
     (r"gipfel/vetting/protocols", ProtocolsRouteHandler),
     (r"gipfel/vetting/consent", VettingConsentRouteHandler),
+    (r"lab/extensions/@gipfel/extension/static/([\w-]+\.[0-9a-f]{16}\.js)", ScriptsRouteHandler),
     (r"gipfel/notebooks", NotebooksRouteHandler),
     (r"gipfel/notebooks/([A-Za-z0-9][A-Za-z0-9_-]{0,99})", NotebookRouteHandler),
 )

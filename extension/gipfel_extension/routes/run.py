@@ -4,6 +4,7 @@ import asyncio
 
 from gipfel_cluster.model import GipfelError
 
+from ..server.asked_gpus import missing_gpus
 from .base import GipfelRouteHandler, route
 
 
@@ -16,10 +17,12 @@ class RunRouteHandler(GipfelRouteHandler):
         try:
             run, broadcast = await self.telemetry.started()
             described = await asyncio.to_thread(run.describe)
-            devices = [device.to_json() for device in await broadcast.devices()]
+            shown = await broadcast.devices()
+            described["no_gpu"] = await asyncio.to_thread(missing_gpus, described["record"], shown, run.node)
+            devices = [device.to_json() for device in shown]
         except GipfelError as error:
             described = {"run": None, "message": str(error), "node": "", "job_id": "", "cluster": ""}
-            described |= {"edf": None, "ends_ns": None, "record": {}}
+            described |= {"edf": None, "ends_ns": None, "record": {}, "no_gpu": ""}
             devices = []
         ends = self.settings["gipfel_leaving"].ends
         if ends is not None:

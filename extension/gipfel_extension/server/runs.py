@@ -13,7 +13,7 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.+@-]{0,199}")
 
 
 def list_runs(environment: Mapping[str, str], current: str) -> list[dict[str, Any]]:
-    """The newest runs that have telemetry, the newest first; `current` is the name of this server's own."""
+    """The newest runs that have samples, the newest first; `current` is the name of this server's own."""
     root = runs_root(dict(environment))
     found = []
     for folder in _newest(root):
@@ -51,10 +51,17 @@ def run_folder(environment: Mapping[str, str], name: str) -> Path:
 
 def _newest(root: Path) -> list[Path]:
     try:
-        folders = [(path.stat().st_mtime, path) for path in root.iterdir() if (path / "telemetry").is_dir()]
+        folders = [
+            (path.stat().st_mtime, path) for path in root.iterdir() if _has_samples(path / "telemetry")
+        ]
     except OSError:
         return []
     return [path for _, path in sorted(folders, reverse=True)[:_MOST]]
+
+
+def _has_samples(telemetry: Path) -> bool:
+    """Whether anything was recorded: a vetting, for one, leaves a run without samples."""
+    return any(telemetry.glob("*.arrows")) or any(telemetry.glob("*.parquet"))
 
 
 def _record(folder: Path) -> dict[str, Any]:

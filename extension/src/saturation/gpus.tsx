@@ -5,6 +5,8 @@ import type { SaturationModel } from '../model';
 import type { IDevice } from '../tokens';
 import { Figure } from './figure';
 
+const FLASH_MS = 1500;
+
 /** The plots of the chosen GPUs, one by one; only those in view are asked for and drawn. */
 export function Gpus(props: { model: SaturationModel; trans: TranslationBundle }): React.JSX.Element {
   const { model, trans } = props;
@@ -70,6 +72,13 @@ function Gpu(props: IGpuProps): React.JSX.Element {
       model.shown.setInView(gpu.uuid, false);
     };
   }, [model, gpu.uuid, inView]);
+  React.useEffect(() => {
+    if (node.current && model.shown.takeRevealed(gpu.uuid)) {
+      node.current.scrollIntoView({ block: 'nearest' });
+      const colour = getComputedStyle(node.current).getPropertyValue('--jp-brand-color3');
+      node.current.animate([{ backgroundColor: colour }, { backgroundColor: 'transparent' }], FLASH_MS);
+    }
+  });
 
   const score = model.score?.gpus.find(each => each.uuid === gpu.uuid)?.score;
   return (

@@ -24,7 +24,7 @@ export function Heat(props: { model: SaturationModel; trans: TranslationBundle }
   const choose = (row: number): void => {
     const gpu = model.shown.gpus[row];
     if (gpu) {
-      model.shown.toggleGpu(gpu.uuid);
+      model.shown.revealGpu(gpu.uuid);
     }
   };
   return (

@@ -70,6 +70,7 @@ function Views(props: IViewsProps): React.JSX.Element {
           setComparing(!comparing);
         }}
       />
+      <Other model={model} trans={trans} />
       <Notices model={model} trans={trans} />
       {model.problem !== '' && <Notice error shape="✗" text={model.problem} />}
       {model.busy && !model.shown.live && (
@@ -92,6 +93,18 @@ function Views(props: IViewsProps): React.JSX.Element {
         </button>
       </div>
     </div>
+  );
+}
+
+/** Which other run is shown: the panel's header goes on being about this server. */
+function Other(props: { model: SaturationModel; trans: TranslationBundle }): React.JSX.Element | null {
+  const { model, trans } = props;
+  const { runName, gpus } = model.shown;
+  return runName === '' ? null : (
+    <p className="jp-Gipfel-small jp-Gipfel-pad">
+      {trans._n('Run %2 with %1 GPU.', 'Run %2 with %1 GPUs.', gpus.length, runName)}{' '}
+      {trans.__('The top of the panel is about this server.')}
+    </p>
   );
 }
 

@@ -95,10 +95,9 @@ export function Notices(props: IStatusProps): React.JSX.Element | null {
   if (status.gpus > 0 || status.simulated) {
     return null;
   }
-  const text =
-    status.state === 'live'
-      ? trans.__('There is no GPU here, so that only the host is shown. See what GPUs would look like:')
-      : onReadersClock(status.message);
+  const none = trans.__('No GPU found: showing the host only. Want to see what GPUs look like?');
+  const missing = model.run?.no_gpu ?? '';
+  const text = status.state === 'live' ? (missing === '' ? none : missing) : onReadersClock(status.message);
   return (
     <Notice shape="○" text={text}>
       <button

@@ -14,7 +14,7 @@ from .palette import HEAT, clear_layout, ink, nothing, simulated_mark
 if TYPE_CHECKING:
     from ..overview.read import Overview
 
-_TOP_PIXELS = 8
+_TOP_PIXELS = 28
 _BOTTOM_PIXELS = 40
 _MOST_LABELS = 16
 _MOST_PIXELS = 420
@@ -87,10 +87,10 @@ def heat_figure(
     }
     if shown.full:
         trace["zmax"] = shown.full
-    top = _TOP_PIXELS + (24 if title or any(gpu.simulated for gpu in gpus) else 0)
+    top = _TOP_PIXELS + (18 if title else 0)
     height = top + _BOTTOM_PIXELS + min(_MOST_PIXELS, len(gpus) * _row_pixels(len(gpus)))
     layout = clear_layout(title, round(height), dark=dark, top=top, bottom=_BOTTOM_PIXELS)
-    layout["margin"] |= {"l": 60 if several else 48, "r": 58}
+    layout["margin"] |= {"l": 60} if several else {}
     layout["xaxis"] = time_axis(dark=dark) | {"range": list(span_ms(overview) or ()), "showgrid": False}
     layout["yaxis"] = _names(gpus, several=several)
     layout["meta"] = {
@@ -134,10 +134,18 @@ def _names(gpus: tuple[Device, ...], *, several: bool) -> dict[str, Any]:
 
 def _scale(shown: HeatMetric, *, dark: bool) -> dict[str, Any]:
     scale: dict[str, Any] = {
-        "thickness": 8,
+        # Above the map, so that its time axis is as wide as those of the plots around it.
+        "orientation": "h",
+        "thickness": 6,
+        "len": 0.4,
         "outlinewidth": 0,
         "x": 1.0,
-        "xpad": 4,
+        "xanchor": "right",
+        "xpad": 0,
+        "y": 1.0,
+        "yanchor": "bottom",
+        "ypad": 2,
+        "ticklabelposition": "outside top",
         "nticks": 3,
         "tickfont": {"size": 10, "color": ink(dark=dark)},
         "ticksuffix": "" if shown.full else f" {shown.unit}",

@@ -43,7 +43,8 @@ def static_image(figure: dict[str, Any], *, width: int = 900, scale: float = 1.5
     for key, plot in plots.items():
         traces = [trace for trace in figure["data"] if "yaxis" + trace.get("yaxis", "y")[1:] == key]
         _fill(page, plot, layout[key], traces, ink)
-        draw_shapes(plot, layout.get("shapes", ()))
+        own = f"y{key.removeprefix('yaxis')} domain"
+        draw_shapes(plot, [shape for shape in layout.get("shapes", ()) if shape["yref"] == own])
     for key in layout:
         if key.startswith("legend"):
             _legend(page, frame, [t for t in figure["data"] if t.get("legend") == key], layout[key], ink)

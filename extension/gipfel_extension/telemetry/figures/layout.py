@@ -42,7 +42,7 @@ def layout_of(rows: list[Row], table: SampleTable, *, window_s: float, dark: boo
             axis = layout[f"xaxis{axis_suffix(number)}"]
             axis["range"] = [last // 1_000_000 - int(window_s * 1000), last // 1_000_000]
     if table.simulated:
-        layout["annotations"].append(simulated_mark(dark=dark, inside=True))
+        layout["annotations"].append(simulated_mark(dark=dark))
     return layout
 
 

@@ -1,6 +1,6 @@
 """Marks on the time axis of a figure: events, and the stretch that shows why something is advised."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..events import Event
@@ -25,7 +25,7 @@ def with_events(figure: dict[str, Any], events: Sequence[Event], *, dark: bool =
     shapes, notes = [], []
     for event in inside:
         time = event.time_ns // 1_000_000
-        shapes.append(_line(time, dark=dark))
+        shapes += _through(layout, _line(time, dark=dark))
         notes.append(
             {
                 "text": event_sign(event.kind),
@@ -53,8 +53,6 @@ def with_span(figure: dict[str, Any], start_ns: int, end_ns: int, *, dark: bool 
     """The figure with a stretch of time set off: the evidence of an advice."""
     area = {
         "type": "rect",
-        "xref": "x",
-        "yref": "paper",
         "x0": start_ns // 1_000_000,
         "x1": end_ns // 1_000_000,
         "y0": 0,
@@ -66,14 +64,18 @@ def with_span(figure: dict[str, Any], start_ns: int, end_ns: int, *, dark: bool 
         "name": "evidence",
     }
     layout = figure["layout"]
-    return {**figure, "layout": {**layout, "shapes": [*layout.get("shapes", ()), area]}}
+    return {**figure, "layout": {**layout, "shapes": [*layout.get("shapes", ()), *_through(layout, area)]}}
+
+
+def _through(layout: Mapping[str, Any], shape: dict[str, Any]) -> list[dict[str, Any]]:
+    """A shape in each plot of a figure: between them are titles and legends."""
+    numbers = [key.removeprefix("yaxis") for key in layout if key.startswith("yaxis")]
+    return [{**shape, "xref": f"x{number}", "yref": f"y{number} domain"} for number in numbers]
 
 
 def _line(time: int, *, dark: bool) -> dict[str, Any]:
     return {
         "type": "line",
-        "xref": "x",
-        "yref": "paper",
         "x0": time,
         "x1": time,
         "y0": 0,

@@ -18,8 +18,13 @@ from .rows import Line, Row
 _MOST = 3
 #: More lines in one of them nobody can follow.
 _MOST_LAUNCHES = 6
-#: They only count, as time does.
-_COUNTERS = frozenset({"step", "global_step", "iteration", "iter", "epoch", "batch"})
+_MOST_RANKS = 8
+#: They only count, as time does, or say how far it will go.
+_COUNTERS = frozenset({"step", "global_step", "iteration", "iter", "epoch", "batch"}) | {
+    f"{most}{counted}"
+    for most in ("", "total_", "max_", "num_")
+    for counted in ("steps", "iterations", "iters", "epochs", "batches")
+}
 #: To be seen on a light and on a dark ground.
 _COLOUR = "#9467bd"
 _NOBODY = Device("metrics", "host", "", None)
@@ -27,7 +32,7 @@ _NOBODY = Device("metrics", "host", "", None)
 
 @dataclass(frozen=True)
 class MetricLine:
-    """One metric of one launch, or of what is in none, and how it is drawn."""
+    """One metric of one rank of a launch, or of a process in none, and how it is drawn."""
 
     metric: UserMetric
     line: Line
@@ -35,13 +40,19 @@ class MetricLine:
     @property
     def uid(self) -> str:
         """The trace's name for a live view."""
-        launch = self.metric.launch
-        return f"metrics/{self.metric.name}/{launch}" if launch else f"metrics/{self.metric.name}"
+        launch, rank = self.metric.launch, self.metric.rank
+        parts = [
+            "metrics",
+            self.metric.name,
+            *([launch] if launch else ()),
+            *([] if rank is None else [f"rank-{rank}"]),
+        ]
+        return "/".join(parts)
 
 
 @dataclass(frozen=True)
 class MetricRow:
-    """One metric and the row that it is drawn in, a line per launch."""
+    """One metric and the row that it is drawn in, a line per rank and launch."""
 
     lines: tuple[MetricLine, ...]
     row: Row
@@ -83,31 +94,49 @@ class MetricRow:
 
 
 def metric_rows(metrics: UserMetrics) -> list[MetricRow]:
-    """The rows of the first metrics that don't only count steps; of several ranks the lowest one's.
+    """The rows of the first metrics that don't only count steps: a line for each rank of the newest launch.
 
-    Of several launches the newest few are drawn, each as a line of its own.
+    Of several launches the newest few are drawn, those before the newest by their lowest rank.
     """
     found = []
-    everybody = metrics.launches()
     for name in [name for name in metrics.names if name not in _COUNTERS][:_MOST]:
         launches = metrics.launches(name)
-        shown = [metrics.of(name, launch=launch) for launch in launches[-_MOST_LAUNCHES:]]
-        own = [each for each in shown if each is not None]
+        own = [
+            each
+            for launch in launches[-_MOST_LAUNCHES:]
+            for each in _of_launch(metrics, name, launch, all_ranks=launch == launches[-1])
+        ]
         if not own:
             continue
-        lines = tuple(MetricLine(each, _line(each, everybody, alone=len(own) == 1)) for each in own)
+        lines = tuple(MetricLine(each, _line(metrics, own, each)) for each in own)
         title = _title(metrics, own, len(launches))
         found.append(MetricRow(lines, Row(title, _NOBODY, tuple(each.line for each in lines), percent=False)))
     return found
 
 
-def _line(metric: UserMetric, launches: tuple[str, ...], *, alone: bool) -> Line:
-    """How one launch is drawn: in every row alike, and as before where there is no other."""
-    if alone:
+def _of_launch(metrics: UserMetrics, name: str, launch: str, *, all_ranks: bool) -> list[UserMetric]:
+    ranks = _ranks(metrics, name, launch)[: _MOST_RANKS if all_ranks else 1]
+    found = (metrics.of(name, rank, launch) for rank in ranks)
+    return [each for each in found if each is not None]
+
+
+def _ranks(metrics: UserMetrics, name: str, launch: str) -> list[int | None]:
+    """The ranks that logged a metric; a process without one comes first."""
+    ranks = {each.rank for each in metrics.series if (each.name, each.launch) == (name, launch)}
+    return sorted(ranks, key=lambda rank: -1 if rank is None else rank)
+
+
+def _line(metrics: UserMetrics, drawn: list[UserMetric], metric: UserMetric) -> Line:
+    """How one rank of a launch is drawn: in every row alike, and in a colour of its own where it is alone."""
+    if len(drawn) == 1:
         return Line(f"metrics/{metric.name}", plain(metric.name), _COLOUR, _COLOUR, "solid", "", 1.0)
-    light, dark, dash = DEVICES[launches.index(metric.launch) % len(DEVICES)]
-    label = _called(metric.launch, launches)
-    return Line(f"metrics/{metric.name}", label, light, dark, dash, "", 1.0)
+    launches = metrics.launches()
+    place = launches.index(metric.launch) + max(0, metric.rank or 0)
+    light, dark, dash = DEVICES[place % len(DEVICES)]
+    words = [_called(metric.launch, launches)] if len({each.launch for each in drawn}) > 1 else []
+    if metric.rank is not None and sum(each.launch == metric.launch for each in drawn) > 1:
+        words.append(f"rank {metric.rank}")
+    return Line(f"metrics/{metric.name}", " \u00b7 ".join(words) or "no rank", light, dark, dash, "", 1.0)
 
 
 def _called(launch: str, launches: tuple[str, ...]) -> str:
@@ -121,17 +150,16 @@ def _called(launch: str, launches: tuple[str, ...]) -> str:
 
 def _title(metrics: UserMetrics, drawn: list[UserMetric], launches: int) -> str:
     # What a person wrote must not become markup.
-    name = plain(drawn[0].name)
-    ranks = {each.rank for each in drawn}
-    several = any(
-        sum((each.name, each.launch) == (one.name, one.launch) for each in metrics.series) > 1
-        for one in drawn
-    )
-    if several and len(ranks) == 1 and None not in ranks:
-        name = f"{name} · rank {drawn[0].rank}"
-    if launches > len(drawn):
-        return f"{name} · the newest {len(drawn)} of {launches} launches"
-    return name if launches > 1 or not drawn[0].launch else f"{name} · {_called(drawn[0].launch, ())}"
+    name, newest = plain(drawn[0].name), drawn[-1].launch
+    if launches == 1 and newest:
+        name = f"{name} · {_called(newest, ())}"
+    shown = len({each.launch for each in drawn})
+    if launches > shown:
+        name = f"{name} · the newest {shown} of {launches} launches"
+    ranks = len(_ranks(metrics, drawn[0].name, newest))
+    if ranks > _MOST_RANKS:
+        name = f"{name} · the first {_MOST_RANKS} of {ranks} ranks"
+    return name
 
 
 class MetricsFeed:

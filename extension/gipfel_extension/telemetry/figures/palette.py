@@ -35,10 +35,10 @@ DEVICES: tuple[tuple[str, str, str], ...] = tuple(
     )
 )
 
-#: From nothing to everything, pale to strong on either ground.
+#: From nothing to everything, pale to strong on either ground; nothing is not the ground, which is no sample.
 HEAT: Mapping[bool, list[list[Any]]] = {
-    False: [[0.0, "#eef2f6"], [0.25, "#bcd6ea"], [0.5, "#6aaed6"], [0.75, "#2474b5"], [1.0, "#08306b"]],
-    True: [[0.0, "#222c36"], [0.25, "#1f4e79"], [0.5, "#2f83bd"], [0.75, "#6cc0e8"], [1.0, "#e2f6ff"]],
+    False: [[0.0, "#d3dfe9"], [0.25, "#a9cbe4"], [0.5, "#6aaed6"], [0.75, "#2474b5"], [1.0, "#08306b"]],
+    True: [[0.0, "#2f4152"], [0.25, "#1f4e79"], [0.5, "#2f83bd"], [0.75, "#6cc0e8"], [1.0, "#e2f6ff"]],
 }
 WARNING = {False: "#a04000", True: "#ffb454"}
 MARK = {False: "#8a1c7c", True: "#e39ad8"}
@@ -86,16 +86,18 @@ def clear_layout(title: str, height: int, *, dark: bool, top: int = 30, bottom: 
     }
 
 
-def simulated_mark(*, dark: bool, inside: bool = False) -> dict[str, Any]:
-    """The word that stands in every figure of made-up values, right above the plots or `inside` the paper."""
+def simulated_mark(*, dark: bool) -> dict[str, Any]:
+    """The word that stands in every figure of made-up values: right below the plots, where no tool is."""
     return {
         "text": "simulated",
         "xref": "paper",
         "yref": "paper",
         "x": 1.0,
-        "y": 1.0,
+        "y": 0.0,
         "xanchor": "right",
-        "yanchor": "top" if inside else "bottom",
+        "yanchor": "top",
+        # Beside the title of the time axis.
+        "yshift": -18,
         "showarrow": False,
         "font": {"size": 12, "color": WARNING[dark]},
         "name": "simulated",

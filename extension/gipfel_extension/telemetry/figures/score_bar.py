@@ -7,11 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .lines import numbers
-from .palette import AREAS, DEVICES, area, clear_layout, grid, ink, nothing, simulated_mark
+from .palette import AREAS, area, clear_layout, grid, ink, nothing, simulated_mark
 from .stack import Plot, stacked
 
 #: What a score is made of, and what the losses are, in the order in which areas are piled up.
 _RESOURCES = ("compute", "memory", "interconnect")
+#: The score is of all resources: it has the colour of none.
+_SCORE = {False: "#56636f", True: "#b4bfca"}
 
 
 def score_figure(document: Mapping[str, Any], *, dark: bool = False, title: str = "") -> dict[str, Any]:
@@ -36,7 +38,7 @@ def score_figure(document: Mapping[str, Any], *, dark: bool = False, title: str 
     names = ["score", *(name for name, _ in losses)]
     lengths = [float(score), *(lost for _, lost in losses)]
     begins = [0.0, *np.cumsum(lengths)[:-1].tolist()]
-    colours = [DEVICES[0][dark], *(area(name, dark=dark) for name, _ in losses)]
+    colours = [_SCORE[dark], *(area(name, dark=dark) for name, _ in losses)]
     words = [f"{length:.0f}" if length >= 0.95 else f"{length:.1f}" for length in lengths]
     trace = {
         "type": "bar",
@@ -48,8 +50,8 @@ def score_figure(document: Mapping[str, Any], *, dark: bool = False, title: str 
         "x": [round(length, 2) for length in lengths],
         "base": [round(begin, 2) for begin in begins],
         "text": words,
-        "textposition": "auto",
-        "insidetextfont": {"color": "#ffffff" if not dark else "#101010"},
+        # On a hatching no colour of text can be read.
+        "textposition": "outside",
         "cliponaxis": False,
         "marker": {"color": colours, "pattern": {"shape": ["", *(AREAS[name][2] for name, _ in losses)]}},
         "hovertemplate": "%{y}: %{x:.1f} of 100 points<extra></extra>",
@@ -119,6 +121,7 @@ def shares_figure(
         if hatching:
             trace["fillpattern"] = {
                 "shape": hatching,
+                "bgcolor": colour,
                 "fgcolor": ink(dark=dark),
                 "fgopacity": 0.35,
                 "size": 6,

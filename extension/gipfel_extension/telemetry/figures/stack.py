@@ -83,7 +83,7 @@ def stacked(
         if span_ms:
             layout[f"xaxis{axis_suffix(number)}"]["range"] = list(span_ms)
     if simulated:
-        layout["annotations"].append(simulated_mark(dark=dark, inside=True))
+        layout["annotations"].append(simulated_mark(dark=dark))
     layout["showlegend"] = any(plot.legend for plot in plots)
     layout["meta"] = {"simulated": simulated, "window_s": (span_ms[1] - span_ms[0]) / 1000 if span_ms else 0}
     return {"data": data, "layout": layout}
