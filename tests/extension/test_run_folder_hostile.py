@@ -191,6 +191,20 @@ def test_metrics_are_read_on_over_holes_and_from_the_beginning_of_another_file(t
     assert reader.metrics().series[0].values.tolist() == [9]
 
 
+def test_metrics_that_are_nested_deeply_are_damaged_lines(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    deep = b'{"time_ns":1,"monotonic_ns":1,"node":"n","rank":0,"values":' + b'{"a":' * 20_000
+    path.write_bytes(_metric(1) * 3000 + deep + b"1" + b"}" * 20_001 + b"\n" + _metric(2))
+    program = (
+        "import sys; from pathlib import Path; from gipfel_extension.telemetry.metrics import read_metrics\n"
+        "print(len(read_metrics(Path(sys.argv[1])).series[0].values))"
+    )
+    # In a process of its own: what it did before ended it.
+    argv = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "3001\n"), done.stderr[-500:]
+
+
 def test_a_report_that_is_damaged_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "vetting.json").write_text('{"schema_version": 7}')
     file = ReportFile(tmp_path)

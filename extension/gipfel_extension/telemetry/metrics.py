@@ -9,6 +9,7 @@ import errno
 import json
 import math
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,6 +35,9 @@ _LONGEST_LINE = 1 << 20
 #: Metrics of ranks of launches; what else comes is left out and counted.
 _MOST_SERIES = 20_000
 _MOST_LOOKS = 1_000_000
+_MOST_BRACKETS = 64
+_MOST_NAMES = 500
+_NAME = re.compile(rb'"([^"]*)"\s*:')
 _NO_RANK = -1
 
 _Key = tuple[str, str, int | None, str]
@@ -271,6 +275,8 @@ def _part(times: Sequence[int], monotonic: Sequence[int], values: Sequence[float
 
 def _together(whole: bytes) -> dict[_Key, _Part] | None:
     """Many sound lines at once, several times as fast; None where they must be looked at one by one."""
+    if not _is_flat(whole):
+        return None
     if whole.count(b"null") != whole.count(b'"rank":null') or b'"lost"' in whole:
         # In columns, a value that was noted as missing looks like one that wasn't noted.
         return None
@@ -311,6 +317,15 @@ def _together(whole: bytes) -> dict[_Key, _Part] | None:
             if len(rows):
                 parts[(name, *writer)] = times[rows], monotonic[rows], numbers[rows]
     return parts
+
+
+def _is_flat(whole: bytes) -> bool:
+    """Return whether lines have few names together, and none of them many brackets.
+
+    Arrow makes each name a column as long as all lines, and calls itself for each level until it crashes.
+    """
+    few = len(set(_NAME.findall(whole))) <= _MOST_NAMES
+    return few and all(line.count(b"{") + line.count(b"[") <= _MOST_BRACKETS for line in whole.split(b"\n"))
 
 
 def _writers(nodes: Any, ranks: Any, launches: Any) -> dict[tuple[str, int | None, str], NDArray[np.int64]]:
