@@ -3,6 +3,7 @@
 import asyncio
 import os
 import stat
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -195,6 +196,45 @@ def test_a_servers_port_wants_a_token(
     with both[0].kernel() as kernel:
         kinds = kernel.value("__import__('ipykernel').connect.get_connection_info(unpack=True)['transport']")
     assert kinds == "ipc"
+
+
+_LISTENING = (
+    "sorted({int(line.split()[1].rpartition(':')[2], 16) for name in ('tcp', 'tcp6')"
+    " for line in open(f'/proc/net/{name}').readlines()[1:]"
+    " if line.split()[3] == '0A' and int(line.split()[7]) == __import__('os').getuid()})"
+)
+_FORKED = (
+    "import multiprocessing\n"
+    "child = multiprocessing.get_context('fork').Process(target=print, args=('from the child',))\n"
+    "child.start(); child.join()"
+)
+#: What makes debugpy evaluate an expression, and what a ZeroMQ socket answers with its own greeting.
+_EVALUATE = b'{"seq":1,"type":"request","command":"evaluate","arguments":{"expression":"1"}}'
+_GREETINGS = (
+    b"Content-Length: %d\r\n\r\n%s" % (len(_EVALUATE), _EVALUATE),
+    b"\xff" + 8 * b"\0" + b"\x7f\x03\0NULL" + 48 * b"\0",
+)
+
+
+def test_a_kernel_listens_to_nobody_on_its_node(
+    both: tuple[HubUser, HubUser], plain_users: tuple[UnixUser, UnixUser], cluster: OneMachine
+) -> None:
+    specs = both[0].ask("api/kernelspecs").json()["kernelspecs"]
+    assert specs
+    assert not any(each["spec"]["metadata"].get("debugger") for each in specs.values())
+    with both[0].kernel() as kernel:
+        assert "from the child" in kernel.run(_FORKED).text
+        ports = kernel.value(_LISTENING)
+        node = kernel.value("__import__('socket').gethostname()")
+        # The server's alone.
+        assert len(ports) == 1
+        for greeting in _GREETINGS:
+            said = subprocess.run(
+                ["nsenter", f"--target={cluster.pid(node)}", "--net", "runuser", "-u", plain_users[1].name,
+                 "--", "bash", "-c", f"exec 3<>/dev/tcp/127.0.0.1/{ports[0]} && cat >&3; timeout 3 cat <&3"],
+                input=greeting + b"\r\n\r\n", capture_output=True, timeout=30, check=False,
+            )  # fmt: skip
+            assert said.stdout[:5] in {b"", b"HTTP/"}, said
 
 
 def test_a_comment_of_one_user_names_no_job_of_another(
