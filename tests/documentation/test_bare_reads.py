@@ -23,6 +23,7 @@ _ALLOWED = {
     "extension/gipfel_extension/cli/report.py": "a script that is installed with plotly",
     "extension/gipfel_extension/kernels/image_python.py": "the runtime's own kernel",
     "extension/gipfel_extension/registry/settings.py": "the administrator's, read once at the start",
+    "extension/gipfel_extension/routes/scripts.py": "scripts of this package",
     "extension/gipfel_extension/server/download.py": "a temporary file that it has just written",
     "extension/gipfel_extension/telemetry/store/compaction.py": "syncs a temporary file",
     "extension/gipfel_extension/training/papermill/progress.py": "writes a temporary file",
