@@ -67,7 +67,7 @@ class Thresholds:
     wait
         How far the busiest GPU must be above the job's median at a moment for the others to count as waiting.
     lag, lag_seconds
-        The same, relative to the busiest GPU, over a mean of so many seconds: a rank that is always a
+        The same over a mean of so many seconds, each GPU beside its own usual level: a rank that is always a
         little slower.
     steady
         Relative spread of the engine's activity over one second below which gaps between kernels count as
@@ -93,7 +93,7 @@ class Thresholds:
     burst: float = 100e6
     burst_ratio: float = 5.0
     wait: float = 0.25
-    lag: float = 0.05
+    lag: float = 0.03
     lag_seconds: float = 5.0
     steady: float = 0.25
     fine: float = 0.25

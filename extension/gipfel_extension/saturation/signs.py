@@ -94,7 +94,7 @@ class Observer:
         length = len(beats.occupied)
         self._now = crowd([(places[uuid], steps.busy) for uuid, (_, steps) in gpus.items()], length)
         self._lately = crowd(
-            [(places[uuid], _smooth(steps.busy, self._window)) for uuid, (_, steps) in gpus.items()], length
+            [(places[uuid], self._beside_itself(steps)) for uuid, (_, steps) in gpus.items()], length
         )
         real = {gpu.simulated for gpu in table.gpus}
         hosts = [host for host in table.hosts if host.simulated in real]
@@ -158,8 +158,8 @@ class Observer:
         top, middle = (each[places] for each in self._now)
         now = np.where(top - middle >= self._limits.wait, top - np.fmax(middle, steps.busy), 0.0)
         top, middle = (each[places] for each in self._lately)
-        own = _smooth(steps.busy, self._window)
-        behind = np.where(top - np.fmax(middle, own) >= self._limits.lag * top, top - own, 0.0)
+        own = self._beside_itself(steps)
+        behind = np.where(top - np.fmax(middle, own) >= self._limits.lag, (top - own) * _usual(steps), 0.0)
         now = np.maximum(0.0, np.nan_to_num(now))
         # What the moments show already is not counted again.
         more = behind - _smooth(now, self._window)
@@ -175,6 +175,11 @@ class Observer:
             # Large kernels and waiting for others within one sample look like small kernels.
             return np.zeros(len(levels.time_ns), np.bool_)
         return _throughout(levels.math >= _COMPUTES * levels.active)
+
+    def _beside_itself(self, steps: Staircase) -> Floats:
+        """Return how busy a GPU was over some seconds, beside its own usual level: kernels differ."""
+        usual = _usual(steps)
+        return _smooth(np.minimum(1.0, steps.busy / usual) if usual else steps.busy, self._window)
 
     def _small_gaps(self, levels: Levels) -> Flags:
         """Return where the engine is on for a steady part of the time: its pauses are short."""
@@ -212,6 +217,12 @@ def _copies(levels: Levels, columns: Columns, limits: Thresholds) -> Flags:
             one_way = column(columns, from_host) >= _ONE_WAY * column(columns, to_host)
             found |= np.asarray((level >= limits.copies) & one_way, np.bool_)
     return found
+
+
+def _usual(steps: Staircase) -> float:
+    """Return the level of SMs with work that a GPU reaches in a tenth of the time."""
+    known = steps.busy[np.isfinite(steps.busy)]
+    return float(np.quantile(known, 0.9)) if len(known) else 0.0
 
 
 def _throughout(flags: Flags) -> Flags:
