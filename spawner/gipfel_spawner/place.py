@@ -147,6 +147,9 @@ class PlacedSpawner(SpawnerTraits):
         site = site or self.site
         if site.python:
             return site.python
+        if site.is_local and not self._find_account(site).user:
+            # On one's own machine a notebook without a container sees what is installed beside the hub.
+            return sys.executable
         on_host = Runtime.load(site.runtime).host_python if site.runtime else None
         return on_host or sys.executable
 

@@ -52,8 +52,8 @@ class SpawnerTraits(SlurmSpawner):  # type: ignore[misc]
     python = Unicode(
         "",
         help="The interpreter that runs the job's host side, with Gipfel installed, at the same path "
-        "on every node. Default: the runtime's; the hub's where there is none, or where it is a .sqsh file, "
-        "which a host can't start from.",
+        "on every node. Default: the runtime's; the hub's where there is none, where it is a .sqsh file, "
+        "which a host can't start from, and for local servers that run as the hub's own user.",
     ).tag(config=True)
     state_folder = Unicode(
         help="Where the local scheduler keeps its jobs, and the home folders of hub users who have no unix "

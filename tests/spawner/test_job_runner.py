@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script
+from gipfel_cluster.job.spec import PYTHON
 from gipfel_cluster.scheduler.processes import Process, descendants, kill_tree
 
 LIMIT_S = 60
@@ -68,6 +70,19 @@ class RunningJob:
         if self.process and self.process.poll() is None:
             self.process.terminate()
             self.process.communicate(timeout=LIMIT_S)
+
+
+def test_a_job_without_a_container_runs_in_the_environment_that_starts_it(
+    job: RunningJob, tmp_path: Path
+) -> None:
+    # A runtime holds a server and no PyTorch: without mounts, what is installed beside the hub counts.
+    root = tmp_path / "runtime"
+    (root / "bin").mkdir(parents=True)
+    (root / "bin/python3").symlink_to(sys.executable)
+    facts = {"prefix": str(root), "version": "1", "arch": platform.machine(), "key": "k", "distributions": {}}
+    (root / "runtime.json").write_text(json.dumps(facts))
+    status, out, err = job.finish(PYTHON, "-c", "import sys; print(sys.executable)", runtime=str(root))
+    assert (status, out.strip()) == (0, sys.executable), err
 
 
 def wait_for(path: Path) -> None:

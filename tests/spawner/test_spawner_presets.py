@@ -1,6 +1,11 @@
 """Presets of a site, and batchspawner's configuration names."""
 
 import asyncio
+import json
+import platform
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -115,6 +120,21 @@ def test_times_in_words(time: str, words: str) -> None:
 
 def spawner(**traits: Any) -> EDFSpawner:
     return EDFSpawner(config=Config({"EDFSpawner": traits}))
+
+
+def test_a_local_server_of_the_hubs_own_user_runs_in_the_hubs_environment(tmp_path: Path) -> None:
+    root = tmp_path / "runtime"
+    (root / "bin").mkdir(parents=True)
+    (root / "bin/python3").symlink_to(sys.executable)
+    facts = {"prefix": str(root), "version": "1", "arch": platform.machine(), "key": "k", "distributions": {}}
+    (root / "runtime.json").write_text(json.dumps(facts))
+    ours = spawner(scheduler="local", runtime=str(root), state_folder=str(tmp_path))
+    # A name without a unix user: on one's own machine the server runs as the hub does.
+    ours.user = SimpleNamespace(name="not-a-unix-user-here")
+    assert ours._python() == sys.executable
+    assert spawner(scheduler="local", python="/opt/python3")._python() == "/opt/python3"
+    elsewhere = spawner(scheduler="slurm", runtime=str(root))
+    assert elsewhere._python() == f"{root}/bin/python3"
 
 
 def submitted(chosen: UserOptions, **traits: Any) -> tuple[str, ...]:

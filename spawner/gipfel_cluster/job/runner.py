@@ -90,8 +90,9 @@ class JobRunner:
             (scratch / part).mkdir(mode=0o700)
         on_host = self.spec.kind == "launch"
         contained = edf is not None and bool(edf.image) and not on_host
-        if not contained and runtime.host_python is None:
-            # A runtime that is one file is started in containers only.
+        if not contained and Path(sys.prefix) != Path(runtime.root):
+            # Without a container nothing has to be mounted: the environment that runs this job serves, with
+            # whatever else is installed in it. A runtime that is one file starts in containers only.
             runtime = Runtime.here()
         place = place_in_container(edf, self.home) if edf and contained else place_on_host(edf, self.home)
         directory = self.spec.directory or place.directory
