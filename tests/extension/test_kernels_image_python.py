@@ -12,6 +12,7 @@ from jupyter_client.manager import KernelManager
 from gipfel_cluster.runtime.kernels import place_kernels
 from gipfel_extension.kernels.examine import examine
 from gipfel_extension.kernels.image_python import find_image_python, offer_image_kernel
+from gipfel_extension.kernels.rank_python import rank_kernel
 
 OLD = "#!/bin/sh\ncase \"$1\" in -c) echo 3.6;; *) echo 'SyntaxError' >&2; exit 1;; esac\n"
 
@@ -141,3 +142,15 @@ def test_every_cell_of_an_unusable_one_gives_the_reason(
         client.stop_channels()
         manager.shutdown_kernel(now=True)
     assert (reply["content"]["status"], reply["content"]["evalue"]) == ("error", problem)
+
+
+def test_ranks_without_ipykernel_are_served_as_images_are(runtime: Path, image: Path) -> None:
+    plain_python(image / "python3")
+    python = str(image / "python3")
+    argv, problem = rank_kernel(python, runtime)
+    assert (argv[:2], problem) == ((python, f"{runtime}/kernels/start.py"), "")
+    argv, problem = rank_kernel(python, Path(sys.prefix))
+    assert not argv
+    assert problem == f"The ranks' Python {python} can't be the kernel of rank 0: it has no ipykernel."
+    argv, _ = rank_kernel(sys.executable, runtime)
+    assert argv[1:3] == ("-m", "ipykernel_launcher")

@@ -3,21 +3,35 @@
 import json
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
 
+from gipfel_cluster.model import GipfelError
 from gipfel_extension.training.launch import Launch, launch
 from gipfel_extension.training.launches.interpreter import callers_python
 from gipfel_extension.training.spec import LaunchSpec
 
 _PROGRAM = """
-import json, os, sys
+import json, os, sys, time
 names = ("OMP_NUM_THREADS", "TORCH_FR_BUFFER_SIZE", "PYTHONUNBUFFERED", "VIRTUAL_ENV", "PATH")
 print("TOLD " + json.dumps([sys.prefix, *map(os.environ.get, names)]), flush=True)
-if os.environ["RANK"] == "1" and "GIPFEL_RESUME" not in os.environ:
+if os.environ["RANK"] == "0":
+    open("told", "w").close()
+elif "GIPFEL_RESUME" not in os.environ:
+    while not os.path.exists("told"):
+        time.sleep(0.05)
     raise RuntimeError("the disk is full")
 """
+
+_CELL = {
+    "cell_type": "code",
+    "metadata": {},
+    "source": "import os, sys\nprint('TOLD', os.environ['RANK'], sys.prefix)",
+    "outputs": [],
+    "execution_count": None,
+}
 
 
 @pytest.fixture
@@ -68,3 +82,24 @@ def test_without_an_activated_environment_path_decides_unless_only_ours_has_torc
     assert callers_python({"PATH": f"{tmp_path}/without:/bin"}) == ""
     assert callers_python({"PATH": str(Path(sys.executable).parent)}) == ""
     assert callers_python({"PATH": str(tmp_path)}) == ""
+
+
+def test_every_rank_of_a_notebook_runs_the_activated_environment(tmp_path: Path, virtual: Path) -> None:
+    about = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    content = {"nbformat": 4, "nbformat_minor": 4, "metadata": about, "cells": [_CELL]}
+    (tmp_path / "train.ipynb").write_text(json.dumps(content))
+    environment = {
+        "PATH": f"{virtual}/bin:/usr/bin:/bin", "VIRTUAL_ENV": str(virtual), "HOME": str(tmp_path),
+        "GIPFEL_RUNS": str(tmp_path / "runs"), "GIPFEL_SCHEDULER": "local",
+    }  # fmt: skip
+    spec = LaunchSpec(target="train.ipynb", kind="notebook", launcher="srun", gpus_per_node=2)
+    with pytest.raises(GipfelError, match="venv/bin/python3 can't be the kernel of rank 0: it has no ipyk"):
+        launch(spec, environment, directory=tmp_path)
+    # The packages of this environment, ipykernel among them, but the interpreter of its own.
+    (site,) = virtual.glob("lib/python3*/site-packages")
+    (site / "more.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    started = launch(spec, environment, directory=tmp_path)
+    assert isinstance(started, Launch)
+    assert started.wait(120) == 0, started.state
+    told = sorted(line.text for line in started.logs().lines if line.text.startswith("TOLD "))
+    assert told == [f"TOLD {rank} {virtual}" for rank in (0, 1)]

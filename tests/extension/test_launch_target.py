@@ -111,6 +111,22 @@ def test_the_preflight_looks_for_the_kernel(
     assert found == ([(verdict, said)] if verdict else [])
 
 
+@pytest.mark.parametrize(("ranks", "verdict"), [(1, "pass"), (2, "fail")])
+def test_a_kernel_with_another_python_than_the_ranks_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int, verdict: str
+) -> None:
+    spec = tmp_path / "data" / "kernels" / "my-env" / "kernel.json"
+    spec.parent.mkdir(parents=True)
+    about = {"argv": ["/other/bin/python3"], "display_name": "Mine", "language": "python"}
+    spec.write_text(json.dumps(about))
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "data"))
+    _notebook(tmp_path / "train.ipynb", kernel="my-env")
+    given = {"target": "train.ipynb", "kind": "notebook", "gpus_per_node": ranks}
+    (found,) = [each for each in _dry(tmp_path, given).preflight if each.check == "kernel"]
+    assert found.verdict == verdict
+    assert ("in /other/bin/python3, and the other ranks run in" in found.message) == (ranks > 1)
+
+
 def test_a_notebook_whose_kernel_is_not_installed_runs_with_pythons_own(tmp_path: Path) -> None:
     notebook = _notebook(tmp_path / "train.ipynb", kernel="my-env")
     done = _rank_0(tmp_path, notebook)

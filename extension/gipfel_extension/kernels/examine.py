@@ -19,6 +19,7 @@ _NUMBERS = re.compile(r"([0-9]{1,2})\.([0-9]{1,3})")
 # Older ones can't even read the program that would start a kernel.
 _OLDEST = (3, 8)
 _VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
+_HAS = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
 
 
 class _Answer(Frozen, extra="ignore"):
@@ -61,6 +62,11 @@ def examine(python: str, start: Path, *, limit: float = _SECONDS) -> ImagePython
     else:
         problem = f"The image's Python {found[0]} is broken: `{python} {start} --check` shows how."
     return ImagePython(path=python, version=found[0], problem=problem)
+
+
+def has_package(python: str, name: str, *, limit: float = _SECONDS) -> bool:
+    """Return whether a Python finds a package; False where it does not answer within `limit` seconds."""
+    return _output([python, "-c", _HAS, name], time.monotonic() + limit) is not None
 
 
 def _output(command: list[str], end: float) -> str | None:

@@ -61,14 +61,15 @@ def _offer(found: ImagePython, data: Path, prefix: Path, image: str) -> None:
     name = f"{f'Python {found.version}'.removesuffix(' ?')} ({image})"
     if found.problem:
         refuse = [str(prefix / "bin/python3"), "-I", "-m", "gipfel_extension.kernels.refusing"]
-        _write(data, UNUSABLE, f"{name}: no kernel", [*refuse, found.problem, "-f", "{connection_file}"])
+        argv = [*refuse, found.problem, "-f", "{connection_file}"]
+        write_kernel(data, UNUSABLE, f"{name}: no kernel", argv)
         return
     # The runtime's own first: where that can't be written, nothing has changed.
     own = prefix / "share/jupyter/kernels" / NATIVE / "kernel.json"
     if own.is_file():
         _place(data, RUNTIMES_OWN, own.read_text())
     start = str(prefix / "kernels" / "start.py")
-    _write(data, NATIVE, name, [found.path, start, "-f", "{connection_file}"])
+    write_kernel(data, NATIVE, name, [found.path, start, "-f", "{connection_file}"])
 
 
 def find_image_python(path: str, runtime: Path) -> str | None:
@@ -92,7 +93,8 @@ def _image_name(environment: Mapping[str, str]) -> str:
     return str(edf["name"]) if isinstance(edf, dict) and "name" in edf else "image"
 
 
-def _write(data: Path, name: str, display_name: str, argv: list[str]) -> None:
+def write_kernel(data: Path, name: str, display_name: str, argv: list[str]) -> None:
+    """Write a kernelspec below a folder that ``JUPYTER_PATH`` may name."""
     content = {
         "argv": argv,
         "display_name": display_name,

@@ -262,7 +262,7 @@ class Rank:
         """What this rank runs."""
         notebook = self.plan.get("notebook")
         if self.rank == 0 and notebook:
-            return list(notebook)
+            return [*notebook, sys.executable]
         return [sys.executable, inside("run.py")]
 
     def follow(self, child: subprocess.Popen[bytes]) -> int:

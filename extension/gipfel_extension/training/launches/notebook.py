@@ -1,6 +1,6 @@
-"""``python -I -m gipfel_extension.training.launches.notebook FOLDER``: rank 0 of a notebook's launch.
+"""``python -I -m gipfel_extension.training.launches.notebook FOLDER PYTHON``: rank 0 of a notebook's launch.
 
-The notebook runs through the papermill engine in a kernel of the image's Python, which inherits this rank's
+The notebook runs through the papermill engine in a kernel of the ranks' Python, which inherits this rank's
 variables; the other ranks run the same cells as a script. After a restart it begins with its first cell: a
 rank that left cells out would keep the others waiting, and what shall survive is in the program's
 checkpoints. Only one that is alone, and whose notebook says by cells tagged ``setup`` what every kernel
@@ -18,7 +18,7 @@ from gipfel_cluster.model import GipfelError, one_line
 
 from ...telemetry.files import read_json
 from ..notebook_file import MOST_NOTEBOOK_BYTES
-from ..papermill.kernels import NATIVE, asked_kernel, see_kernel
+from ..papermill.kernels import NATIVE, asked_kernel, is_native, see_kernel
 from ..papermill.run import run_notebook
 from .state import MOST_BYTES
 
@@ -41,21 +41,17 @@ def main(arguments: Sequence[str]) -> int:
     notebook = Path(plan["target"])
     with tempfile.TemporaryDirectory(prefix="gipfel-k", dir="/tmp") as runtime:
         os.environ["JUPYTER_RUNTIME_DIR"] = runtime
-        from ...kernels import offer_image_kernel  # noqa: PLC0415 - above this floor, and here only
-
         if plan["profile"]:
             begin = Path(runtime, "traced.py")
             begin.write_text(_TRACED.format(program=str(folder / "run.py")))
             os.environ["PYTHONSTARTUP"] = str(begin)
-        problem = offer_image_kernel(os.environ)
-        if problem:
-            _tell(f"{problem} The notebook runs with Gipfel's Python instead.")
         try:
+            kernel = _offered_kernel(notebook, str(plan.get("kernel", "")), *arguments[1:])
             outcome = run_notebook(
                 notebook,
                 folder / OUTPUT,
                 plan["parameters"],
-                kernel=chosen_kernel(notebook, str(plan.get("kernel", ""))),
+                kernel=kernel,
                 directory=Path.cwd(),
                 # As the other ranks write it: what the cells print, and nothing of papermill's own.
                 stdout=sys.stdout,
@@ -71,6 +67,30 @@ def main(arguments: Sequence[str]) -> int:
         _tell(outcome.problem)
         _note(folder, outcome.problem)
     return outcome.exit_status
+
+
+def _offered_kernel(notebook: Path, asked: str, python: str = "") -> str:
+    """Make the ranks' `python` the kernel ``python3``, and return the name of the kernel to run.
+
+    Raises
+    ------
+    GipfelError
+        It is needed and can't be a kernel, though no container is entered.
+    """
+    from ...kernels import INSTALL, offer_image_kernel, offer_rank_kernel  # noqa: PLC0415 - above this floor
+
+    if os.environ.get("GIPFEL_ENGINE", "host") != "host":
+        problem = offer_image_kernel(os.environ)
+        if problem:
+            _tell(f"{problem} The notebook runs with Gipfel's Python instead.")
+        return chosen_kernel(notebook, asked)
+    kernel = chosen_kernel(notebook, asked)
+    if python and is_native(kernel):
+        problem = offer_rank_kernel(python, Path(sys.prefix), os.environ)
+        if problem:
+            # In Gipfel's own Python rank 0 would have other packages than the other ranks.
+            raise GipfelError(problem, INSTALL)
+    return kernel
 
 
 def chosen_kernel(notebook: Path, asked: str) -> str:

@@ -45,8 +45,8 @@ def is_native(name: str) -> bool:
     return name in {"", "python", NATIVE}
 
 
-def see_kernel(name: str) -> None:
-    """See that there is a kernel of this name, before the output is touched.
+def see_kernel(name: str) -> tuple[str, ...]:
+    """Return the argv of the kernel of this name, before the output is touched.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def see_kernel(name: str) -> None:
     known = KernelSpecManager()
     try:
         # The language's name stands for its own kernel, as the kernel manager has it.
-        known.get_kernel_spec(NATIVE if name == "python" else name)
+        return tuple(known.get_kernel_spec(NATIVE if name == "python" else name).argv)
     except NoSuchKernel:
         have = ", ".join(sorted(known.find_kernel_specs()))
         raise GipfelError(f"There is no kernel {name!r} here.", f"Give --kernel one of: {have}.") from None
