@@ -19,7 +19,13 @@ c = get_config()
 
 # Where this hub keeps its database, its cookie secret and its password: files of its owner alone.
 state = Path(os.environ.get("GIPFEL_STATE", "build/hub")).resolve()
-state.mkdir(mode=0o700, parents=True, exist_ok=True)
+try:
+    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    writable = os.access(state, os.W_OK | os.X_OK)
+except OSError:
+    writable = False
+if not writable:
+    sys.exit(f"The hub can't write to {state}. Say GIPFEL_STATE=FOLDER for another one.")
 if state.stat().st_uid != os.getuid() or state.stat().st_mode & stat.S_ISVTX:
     sys.exit(f"GIPFEL_STATE is {state}, which others use too: give the hub a folder of its own.")
 state.chmod(0o700)
@@ -126,7 +132,7 @@ c.Authenticator.allow_all = True
 c.JupyterHub.spawner_class = "edf"
 slurm = slurm_presence(os.environ)
 c.EDFSpawner.scheduler = os.environ.get("GIPFEL_SCHEDULER") or ("slurm" if slurm.configured else "local")
-if slurm.commands and not slurm.configured and c.EDFSpawner.scheduler == "local":
+if slurm.commands and not slurm.configured and not os.environ.get("GIPFEL_SCHEDULER"):
     sys.stderr.write(f"gipfel: {slurm.problem} Servers run on this machine.\n")
 c.EDFSpawner.cluster = os.environ.get("GIPFEL_CLUSTER", c.EDFSpawner.scheduler)
 c.EDFSpawner.engine = os.environ.get("GIPFEL_ENGINE", "bubblewrap")
