@@ -163,6 +163,35 @@ def test_6_a_value_that_differs_here(tmp_path: Path) -> None:
     assert _vet(tmp_path, entry, NCCL_NET="AWS Libfabric").status == 0
 
 
+def test_gates_between_nodes_that_measured_nothing_vet_no_single_node(tmp_path: Path) -> None:
+    kinds = {
+        "full": {"type": "nccl_lib_eval.NcclLibEval", "topology": "full", "min_bandwidth": "50 GB"},
+        "internode": {"type": "nccl_lib_eval.NcclLibEval", "topology": "internode"},
+        "torch": {"type": "nccl_pytorch_eval.NcclPytorchEval", "method": "allreduce"},
+        "good": {"type": "env_var_eval.EnvVarEval", "expected": {"NOT_THERE": None}},
+    }
+    evals = [
+        {"name": name, **keys, "type": f"vetnode.evaluations.{keys['type']}"} for name, keys in kinds.items()
+    ]
+    outcome = _vet(tmp_path, json.dumps({"name": "gates", "evals": evals}))
+    assert outcome.status == 1
+    assert (outcome.report["vetted"], outcome.report["exclude"]) == (False, "")
+    found = {name: (outcome.of(name)["verdict"], outcome.of(name)["owner"]) for name in kinds}
+    untested = ("not_run", "protocol")
+    assert found == {"full": untested, "internode": untested, "torch": untested, "good": ("pass", None)}
+    # The first column is "full", the last one "good".
+    assert any(line.split()[1:5] == ["∅", "∅", "∅", "✓"] for line in outcome.printed.splitlines()), (
+        outcome.printed
+    )
+    for path in tmp_path.glob("runs/*/vetting.json"):
+        path.unlink()
+    # A protocol may say that it does without them there, as the shipped ones do.
+    lenient = [{**each, "skip_if_alone": True} for each in evals]
+    outcome = _vet(tmp_path, json.dumps({"name": "gates", "evals": lenient}))
+    assert (outcome.status, outcome.of("full")["verdict"]) == (0, "not_run")
+    assert "nothing to measure with: internode, full, torch." in outcome.said
+
+
 def test_no_check_at_all(tmp_path: Path) -> None:
     outcome = _vet(tmp_path, "name: nothing\nevals: []\n")
     _refused(outcome, "protocol", "not_run", "no check")
@@ -178,7 +207,7 @@ def test_what_is_no_protocol_is_2_without_a_report(tmp_path: Path, text: str) ->
 def test_json_alone_on_stdout_and_the_same_in_a_file(tmp_path: Path) -> None:
     entry = _one("env_var_eval.EnvVarEval", expected={"RANK": None})
     document = json.loads(_vet(tmp_path, entry, "--json", "-").printed)
-    assert (document["schema_version"], document["vetted"], document["exit_status"]) == (1, True, 0)
+    assert (document["schema_version"], document["vetted"], document["exit_status"]) == (2, True, 0)
     outcome = _vet(tmp_path, entry, "--json", str(tmp_path / "out.json"), "--min-nodes", "2")
     # One node is vetted, two are asked for.
     assert (outcome.status, json.loads((tmp_path / "out.json").read_text())["exit_status"]) == (1, 1)

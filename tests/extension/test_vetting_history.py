@@ -24,7 +24,7 @@ from gipfel_extension.vetting.history import (
     recently_vetted,
     settle_borderline,
 )
-from gipfel_extension.vetting.model import CheckResult, Verdict
+from gipfel_extension.vetting.model import CheckResult, Owner, Verdict
 from gipfel_extension.vetting.report import VettingReport
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -228,8 +228,9 @@ def test_a_report_is_remembered_and_what_failed_is_excluded_until_it_passes(tmp_
         )  # fmt: skip
         return keep_report(report, environment)
 
-    slow = result("n1", Verdict.FAIL, reason="Slow.", started_ns=1)
-    assert finish(slow, result("n2"), result("n3", Verdict.FAIL), exclude="n[1]") == ()
+    slow = result("n1", Verdict.FAIL, reason="Slow.", started_ns=1, owner=Owner.NODE)
+    of_image = result("n1", Verdict.FAIL, check="environment", owner=Owner.IMAGE)
+    assert finish(slow, of_image, result("n2"), result("n3", Verdict.FAIL), exclude="n[1]") == ()
     exclusions = Exclusions(tmp_path / "alps")
     ((kept,), _) = exclusions.read()
     assert (kept.node, kept.check, kept.reason) == ("n1", "matmul", "Slow.")

@@ -218,7 +218,7 @@ def test_the_last_node_is_vetted_only_where_one_may_go_on_alone(
         agent.link.close()
     report = board.report(ended=True, complete=True)
     verdicts = {(each.node, each.check): str(each.verdict) for each in report.results}
-    assert {verdicts["a", "pairs"], verdicts["a", "all"]} == {"pass" if alone else "not_run"}
+    assert {verdicts["a", "pairs"], verdicts["a", "all"]} == {"not_run"}
     assert {verdicts["b", "pairs"], verdicts["b", "all"]} == {"not_run"}
     assert report.good_nodes == (("a",) if alone else ())
     # What could not be tested is not shown as if it had passed.
@@ -228,7 +228,7 @@ def test_the_last_node_is_vetted_only_where_one_may_go_on_alone(
         ["pass", "not_applicable", "not_applicable"] if alone else ["pass", "not_run", "not_run"]
     )
     lines = Table().lines(report)
-    assert ("∅ not applicable" in lines) is alone
+    assert ("∅ n/a: nothing was measured" in lines) is alone
     assert any("✓ ∅ ∅" in line for line in lines) is alone
 
 
@@ -254,8 +254,12 @@ def test_two_runs_do_not_write_into_one_folder(tmp_path: Path, monkeypatch: pyte
     assert (tmp_path / "good_nodes.txt").read_text() == ""
 
 
-@pytest.mark.parametrize("said", [(), (0,), (0, 0), (1, 2)])
-def test_a_rank_that_nobody_speaks_of_is_no_measurement(door: Door, said: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    ("said", "samples"), [((), 7), ((0,), 7), ((0, 0), 7), ((1, 2), 7), ((0, 1), 1), ((0, 1), 0)]
+)
+def test_a_rank_that_nobody_speaks_of_or_that_measured_too_little_is_no_measurement(
+    door: Door, said: tuple[int, ...], samples: int
+) -> None:
     peers = Peers(door, ["a"])
     agent = FakeAgent(door, "a")
     end = time.monotonic() + 30
@@ -268,14 +272,17 @@ def test_a_rank_that_nobody_speaks_of_is_no_measurement(door: Door, said: tuple[
                 agent.say(PortFound(task=message.task, port=9))
             elif isinstance(message, RunRanks):
                 assert message.ranks == (0, 1)
-                good = ProbeAnswer(samples=(1.0, 1.0), unit="B/s")
-                ends = tuple(RankEnd(rank=rank, answer=good) for rank in said)
+                ends = tuple(
+                    RankEnd(rank=rank, answer=ProbeAnswer(samples=(1.0,) * (samples if rank == 1 else 7)))
+                    for rank in said
+                )
                 agent.say(RanksDone(task=message.task, ends=ends))
 
     _until(peers, lambda: "a" in peers.present)
-    spec = ProbeSpec(argv=("probe",), time_limit_s=20)
+    spec = ProbeSpec(argv=("probe",), request={"samples": 7}, time_limit_s=20)
     (outcome,) = run_groups(Desk(peers, lambda: "", answer), spec, [("a",)])
     agent.link.close()
     assert outcome.accused == ("a",)
     assert outcome.answer.samples == ()
-    assert "no answer for all of its ranks" in outcome.answer.error
+    wanted = f"Rank 1 on a delivered {samples} of 7" if samples < 7 else "no answer for all of its ranks"
+    assert wanted in outcome.answer.error

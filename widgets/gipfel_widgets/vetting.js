@@ -87,7 +87,8 @@ function drawRest(root, grid, shapes) {
     const item = make('li', list);
     item.dataset.verdict = each.verdict;
     make('strong', item, `${shapes[each.verdict]} ${each.who}`);
-    item.append(` · ${each.checks}: ${wordOf(each.verdict)}. ${each.reason} ${each.fix}`);
+    const whose = each.owner && each.owner !== 'node' ? ` (${each.owner})` : '';
+    item.append(` · ${each.checks}: ${wordOf(each.verdict)}${whose}. ${each.reason} ${each.fix}`);
   }
   if (grid.more_culprits) {
     make('p', root, `and ${grid.more_culprits} more reasons in the report`);

@@ -96,7 +96,9 @@ def vet(
     without Slurm it vets this machine. The report, vetting.json, is in the run folder, with good_nodes.txt
     and bad_nodes.txt.
 
-    Only what was tested and found good is vetted: a check that breaks, hangs or can't be run never is.
+    Only what was tested and found good is vetted: a check that breaks, hangs or can't be run never is. In the
+    report, each verdict that does not pass has an owner: node, link, image (with its EDF), protocol or site.
+    Only nodes with faults of their own are in its exclude; a check that measured nothing is not_run.
     Exit status: 0 when every node that remains after the action is vetted, and at least --min-nodes remain;
     else 1, always with a report; 2 when PROTOCOL can't be read or is none.
     """

@@ -9,7 +9,7 @@ from gipfel_cluster.model import GipfelError
 
 from .gpus.reading import GpuReader
 from .host import Host
-from .model import Finding, Scope
+from .model import Finding, Owner, Scope
 from .probing import ProbeRunner, ProbeSpec
 
 
@@ -85,4 +85,14 @@ class GroupCheck(Protocol):
 
 
 class Missing(GipfelError):  # noqa: N818 - not an error of the program
-    """What a check needs and this node lacks: a tool, a module, a GPU."""
+    """What a check needs and this node lacks: a tool, a module, a GPU.
+
+    Parameters
+    ----------
+    owner
+        Whose it is by its kind; None where the check can't say.
+    """
+
+    def __init__(self, problem: str, fix: str = "", owner: Owner | None = None) -> None:
+        super().__init__(problem, fix)
+        self.owner = owner

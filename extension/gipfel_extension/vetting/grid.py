@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gipfel_cluster.model import Frozen, one_line
 
-from .model import CheckResult, Severity, Verdict
+from .model import CheckResult, Owner, Severity, Verdict
 from .report import NodeReport, VettingReport
 
 #: What a cell holds that has no verdict yet.
@@ -46,13 +46,17 @@ class GridRow(Frozen):
 
 
 class Culprit(Frozen):
-    """What is wrong with whom: nodes, a GPU or a link that a verdict of the same words is against."""
+    """What is wrong with whom: nodes, a GPU or a link that a verdict of the same words is against.
+
+    The owner says whose fault it is, which may be none of theirs.
+    """
 
     who: str
     checks: str
     verdict: str
     reason: str
     fix: str = ""
+    owner: str = ""
 
 
 class VettingGrid(Frozen):
@@ -136,7 +140,7 @@ def _place(node: NodeReport, accused: set[str], *, ended: bool) -> int:
 
 
 def _tells(result: CheckResult) -> bool:
-    return result.verdict is not Verdict.PASS and result.severity is Severity.ERROR
+    return result.verdict is not Verdict.PASS and result.severity is Severity.ERROR and not result.left_out
 
 
 def _worst_of_each(results: Iterable[CheckResult]) -> dict[tuple[str, str], list[CheckResult]]:
@@ -162,7 +166,8 @@ def _row(
     for check in checks:
         own = found.get((node.node, check)) or common.get(check)
         if own:
-            verdict = own[0].verdict.value if any(each.applies for each in own) else NOT_APPLICABLE
+            own = [each for each in own if each.applies] or own
+            verdict = own[0].verdict.value if own[0].applies else NOT_APPLICABLE
             cells.append(GridCell(verdict=verdict, reason=_reason(own, node.node)))
         else:
             now = not ended and node.running == check
@@ -180,13 +185,13 @@ def _reason(results: Sequence[CheckResult], node: str) -> str:
 
 
 def _culprits(results: Iterable[CheckResult]) -> list[Culprit]:
-    bad = [each for each in results if each.verdict is not Verdict.PASS]
+    bad = [each for each in results if each.verdict is not Verdict.PASS and not each.left_out]
     # What decides, and what failed, comes first; "not run" follows from something else as a rule.
     rank = {Verdict.FAIL: 0, Verdict.DEGRADED: 1, Verdict.INCONCLUSIVE: 2, Verdict.NOT_RUN: 3}
     bad.sort(key=lambda each: (each.severity is not Severity.ERROR, rank[each.verdict]))
-    groups: dict[tuple[str, Verdict], list[CheckResult]] = {}
+    groups: dict[tuple[str, Verdict, Owner | None], list[CheckResult]] = {}
     for each in bad:
-        groups.setdefault((each.reason, each.verdict), []).append(each)
+        groups.setdefault((each.reason, each.verdict, each.owner), []).append(each)
     return [
         Culprit(
             who=_names(_who(each) for each in group),
@@ -194,8 +199,9 @@ def _culprits(results: Iterable[CheckResult]) -> list[Culprit]:
             verdict=verdict.value,
             reason=_cut(reason if reason.endswith((".", "!", "?")) else f"{reason}."),
             fix=_cut(group[0].fix),
+            owner=owner.value if owner else "",
         )
-        for (reason, verdict), group in groups.items()
+        for (reason, verdict, owner), group in groups.items()
     ]
 
 

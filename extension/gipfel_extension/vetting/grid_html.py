@@ -6,6 +6,7 @@ from html import escape
 from gipfel_cluster.model import one_line
 
 from .grid import CELL_SHAPES, Culprit, GridRow, VettingGrid
+from .model import Owner
 
 _STYLE = """<style>
 .gipfel-vetting{color-scheme:light dark;font:13px/1.4 system-ui,sans-serif;max-width:100%}
@@ -67,7 +68,8 @@ def _row(row: GridRow, checks: tuple[str, ...]) -> str:
 
 def _culprit(culprit: Culprit) -> str:
     head = f"{CELL_SHAPES.get(culprit.verdict, '')} {culprit.who}"
-    text = f"{culprit.checks}: {_word(culprit.verdict)}. {culprit.reason} {culprit.fix}".strip()
+    whose = f" ({culprit.owner})" if culprit.owner not in {"", Owner.NODE} else ""
+    text = f"{culprit.checks}: {_word(culprit.verdict)}{whose}. {culprit.reason} {culprit.fix}".strip()
     kind = _CLASSES.get(culprit.verdict, "")
     return f"<li><span class='{kind}'>{_text(head)}</span> · {_text(text)}</li>"
 

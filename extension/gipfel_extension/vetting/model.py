@@ -56,6 +56,19 @@ class Severity(StrEnum):
     WARNING = "warning"
 
 
+class Owner(StrEnum):
+    """Whose fault a verdict is.
+
+    The image stands for all that the user's environment brings: the image itself, its EDF, and variables.
+    """
+
+    NODE = "node"
+    LINK = "link"
+    IMAGE = "image"
+    PROTOCOL = "protocol"
+    SITE = "site"
+
+
 class Finding(Frozen):
     """What a check found about one subject, before thresholds are applied.
 
@@ -69,6 +82,8 @@ class Finding(Frozen):
         The GPU's model by NVML, for thresholds that depend on it.
     samples
         What the figure was taken from, without the first one.
+    owner
+        Whose fault it is by its kind, where the check knows; see `owner.with_owners`.
     """
 
     verdict: Verdict
@@ -79,6 +94,7 @@ class Finding(Frozen):
     unit: str = ""
     samples: tuple[Sample, ...] = ()
     model: str = ""
+    owner: Owner | None = None
     evidence: dict[str, JsonValue] = Field(default_factory=dict)
 
 
@@ -103,6 +119,8 @@ class CheckResult(Frozen):
         In words, with its source; empty where there is none.
     seconds
         How long it took on this node.
+    owner
+        Whose fault it is, in a report; None for what passes. Before, what the check says of its kind.
     """
 
     check: str
@@ -120,12 +138,23 @@ class CheckResult(Frozen):
     started_ns: int = 0
     seconds: Annotated[float, Field(ge=0)] = 0.0
     severity: Severity = Severity.ERROR
+    owner: Owner | None = None
     evidence: dict[str, JsonValue] = Field(default_factory=dict)
 
     @property
     def applies(self) -> bool:
-        """Whether the node has what the check is about; one without it passes untested."""
+        """Whether the node has what the check is about; without it, nothing was measured."""
         return self.evidence.get("applies") is not False
+
+    @property
+    def left_out(self) -> bool:
+        """Whether it was not measured because there is nothing to measure, and need not be."""
+        return self.verdict is Verdict.NOT_RUN and self.evidence.get("left_out") is True
+
+    @property
+    def follows(self) -> bool:
+        """Whether it was not run because of what is said elsewhere: it accuses nothing by itself."""
+        return self.verdict is Verdict.NOT_RUN and self.evidence.get("follows") is True
 
     def with_verdict(self, verdict: Verdict, reason: str, *, fix: str = "") -> "CheckResult":
         """The same result with another verdict and its reason."""

@@ -13,7 +13,7 @@ from gipfel_cluster.model import one_line
 from .check import Check, CheckContext, GroupCheck, Missing
 from .checks.registry import UnknownCheck, check_class
 from .gpus.reading import ReadingError
-from .model import CheckResult, Finding, Scope, Verdict
+from .model import CheckResult, Finding, Owner, Scope, Verdict
 from .probing import ProbeSpec
 from .protocol import ProtocolCheck
 from .requirements import unmet
@@ -83,7 +83,7 @@ def run_check(entry: ProtocolCheck, context: CheckContext) -> list[CheckResult]:
 def _findings(entry: ProtocolCheck, context: CheckContext) -> Sequence[Finding]:
     try:
         if entry.problem:
-            return [_unfinished(entry.problem, entry.fix)]
+            return [_unfinished(entry.problem, entry.fix, Owner.PROTOCOL)]
         if lacking := unmet(entry.requirements, context.probes):
             return [lacking]
         check = _check_of(entry)
@@ -92,11 +92,12 @@ def _findings(entry: ProtocolCheck, context: CheckContext) -> Sequence[Finding]:
         found = check.run(context)
         return [judge(Finding.model_validate(each), entry.threshold, type_=entry.type) for each in found]
     except (Missing, ReadingError) as error:
-        return [_unfinished(error.problem, error.fix)]
+        return [_unfinished(error.problem, error.fix, getattr(error, "owner", None))]
     # A check is anybody's code: whatever it raises must not pass the node.
     except (Exception, SystemExit) as error:  # noqa: BLE001
         said = one_line(f"{type(error).__name__}: {error}")[:400]
-        return [_unfinished(f"The check broke: {said}", "Report it to whoever wrote the check.")]
+        fix = "Report it to whoever wrote the check."
+        return [_unfinished(f"The check broke: {said}", fix, Owner.PROTOCOL)]
 
 
 def _check_of(entry: ProtocolCheck) -> Any:
@@ -106,8 +107,8 @@ def _check_of(entry: ProtocolCheck) -> Any:
         raise ValueError(one_line(str(error))) from error
 
 
-def _unfinished(reason: str, fix: str) -> Finding:
-    return Finding(verdict=Verdict.NOT_RUN, reason=one_line(reason), fix=one_line(fix))
+def _unfinished(reason: str, fix: str, owner: Owner | None = None) -> Finding:
+    return Finding(verdict=Verdict.NOT_RUN, reason=one_line(reason), fix=one_line(fix), owner=owner)
 
 
 def _result(
@@ -118,7 +119,7 @@ def _result(
         verdict=finding.verdict, reason=one_line(finding.reason), fix=one_line(finding.fix),
         figure=finding.figure, unit=finding.unit, samples=finding.samples,
         threshold=entry.threshold.words(finding.unit, finding.model) if entry.threshold else "",
-        started_ns=started_ns, seconds=seconds, severity=entry.severity,
+        started_ns=started_ns, seconds=seconds, severity=entry.severity, owner=finding.owner,
         evidence={**finding.evidence, **({"model": finding.model} if finding.model else {})},
     )  # fmt: skip
 

@@ -7,7 +7,7 @@ from pydantic import Field, JsonValue
 
 from gipfel_cluster.model import Frozen
 
-from .model import CheckResult, Scope, Severity, Verdict
+from .model import CheckResult, Owner, Scope, Severity, Verdict
 from .threshold import Threshold
 
 #: Type and name of results about the protocol itself.
@@ -23,6 +23,9 @@ class ProtocolCheck(Frozen):
         As in the entry points ``gipfel.checks``.
     time_limit_s
         None takes the check's own.
+    skip_if_alone
+        Whether the check may be left out where nothing is there to measure with: one node in the job or, for
+        a check within a node, one GPU.
     requirements
         What the image must have; already without what our own implementation does without.
     notes
@@ -39,6 +42,7 @@ class ProtocolCheck(Frozen):
     severity: Severity = Severity.ERROR
     time_limit_s: Annotated[float, Field(gt=0, le=86_400)] | None = None
     tolerate_degraded: bool = False
+    skip_if_alone: bool = False
     threshold: Threshold | None = None
     parameters: dict[str, JsonValue] = Field(default_factory=dict)
     requirements: tuple[str, ...] = ()
@@ -50,6 +54,18 @@ class ProtocolCheck(Frozen):
     def vets(self, verdict: Verdict) -> bool:
         """Whether a node with this verdict is fit as far as this check goes."""
         return verdict is Verdict.PASS or (verdict is Verdict.DEGRADED and self.tolerate_degraded)
+
+    def without_object(self, node: str, reason: str) -> CheckResult:
+        """Return the verdict where there is nothing that the check could measure.
+
+        Where the protocol demands a figure, the node is not vetted by it.
+        """
+        demands = self.threshold is not None and self.severity is Severity.ERROR
+        left_out = self.skip_if_alone or not demands
+        fix = "" if left_out else "Vet two nodes or more, or set `skip_if_alone: true` in this check."
+        evidence: dict[str, JsonValue] = {"applies": False, "left_out": left_out}
+        result = self.not_run(node, node, reason, fix)
+        return result.model_copy(update={"evidence": evidence, "owner": Owner.PROTOCOL})
 
     def not_run(self, subject: str, node: str, reason: str, fix: str = "") -> CheckResult:
         """The verdict where this check gave none."""
@@ -97,10 +113,13 @@ class VettingProtocol(Frozen):
                 where = f"Line {check.line}: " if check.line else ""
                 result = check.not_run("all", "", where + check.problem, check.fix)
                 # Whoever can't be run was never judged unimportant: it counts, whatever its severity says.
-                results.append(result.model_copy(update={"severity": Severity.ERROR}))
+                results.append(
+                    result.model_copy(update={"severity": Severity.ERROR, "owner": Owner.PROTOCOL})
+                )
         if not any(check.severity is Severity.ERROR for check in self.checks):
             nothing = ProtocolCheck(name=PROTOCOL, type=PROTOCOL, scope=Scope.ALL)
             reason = "The protocol has no check that decides: nothing was vetted."
             fix = "Add a check, or take a shipped protocol such as quick."
-            results.append(nothing.not_run("all", "", reason, fix))
+            result = nothing.not_run("all", "", reason, fix)
+            results.append(result.model_copy(update={"owner": Owner.PROTOCOL}))
         return tuple(results)

@@ -17,9 +17,11 @@ from .threshold import Threshold
 
 #: Keys that every entry may have; vetnode's entries, too.
 KEYS = (
-    "name", "type", "scope", "severity", "time_limit", "threshold", "tolerate_degraded", "requirements",
-    "parameters",
+    "name", "type", "scope", "severity", "time_limit", "threshold", "tolerate_degraded", "skip_if_alone",
+    "requirements", "parameters",
 )  # fmt: skip
+#: Keys whose values are taken as they are.
+_AS_WRITTEN = ("severity", "tolerate_degraded", "skip_if_alone")
 
 
 def entry_of(document: Mapping[str, Any], *, line: int = 0) -> ProtocolCheck:
@@ -70,7 +72,7 @@ def validated(  # noqa: PLR0911 - one for each part that can be wrong
     values = {
         "name": name, "type": type_, "scope": Scope(scope), "line": line,
         "parameters": dict(parameters), "threshold": document.get("threshold"), "requirements": requirements,
-        **{key: document[key] for key in ("severity", "tolerate_degraded") if document.get(key) is not None},
+        **{key: document[key] for key in _AS_WRITTEN if document.get(key) is not None},
     }  # fmt: skip
     try:
         if document.get("time_limit") is not None:

@@ -52,6 +52,7 @@ def _entry(type_: str, found: Any, parameters: dict[str, Any]) -> dict[str, Any]
         "severity": {"enum": [str(each) for each in Severity]},
         "time_limit": {"type": ["number", "string"]},
         "tolerate_degraded": {"type": "boolean"},
+        "skip_if_alone": {"type": "boolean"},
         "threshold": {"$ref": "#/$defs/threshold"},
         "requirements": {"type": "array", "items": {"type": "string"}},
         "parameters": _loosened(parameters),

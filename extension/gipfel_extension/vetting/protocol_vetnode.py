@@ -185,7 +185,7 @@ def _built(
     needed, notes = _requirements(document.get("requirements"))
     extra = {
         key: document[key]
-        for key in ("severity", "time_limit", "tolerate_degraded", "scope")
+        for key in ("severity", "time_limit", "tolerate_degraded", "skip_if_alone", "scope")
         if key in document
     }
     parts = ours()

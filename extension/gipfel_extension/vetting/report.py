@@ -12,7 +12,8 @@ from gipfel_cluster.runs import write_atomically
 from gipfel_cluster.scheduler.hostlist import fold_hostlist
 
 from ..telemetry.files import read_regular
-from .model import CheckResult, Scope, Severity, Verdict, worst
+from .model import CheckResult, Owner, Scope, Severity, Verdict, worst
+from .owner import with_owners
 from .protocol import ProtocolCheck, VettingProtocol
 
 REPORT, GOOD_NODES, BAD_NODES = "vetting.json", "good_nodes.txt", "bad_nodes.txt"
@@ -67,12 +68,12 @@ class VettingReport(Frozen):
     bad_nodes
         Every node that is not vetted.
     exclude
-        A hostlist for ``--exclude``: the bad nodes that have a verdict of their own against them.
+        A hostlist for ``--exclude``: the bad nodes whose own fault it is; see `owner`.
     action, outcome
         What was to be done with bad nodes, and what was done, in one sentence.
     """
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[1, 2] = 2
     protocol: str
     digest: str = ""
     source: str = ""
@@ -165,7 +166,8 @@ def _judge_node(
     bad = [each for each in (*deciding, *of_all) if not _vets(each, entries)]
     reasons = [f"{each.check}: {each.reason}" for each in bad]
     reasons += [f"{entry.name}: It gave no verdict." for entry in missing]
-    verdicts = [each.verdict for each in (*deciding, *of_all)] + [Verdict.NOT_RUN for _ in missing]
+    verdicts = [each.verdict for each in (*deciding, *of_all) if not each.left_out]
+    verdicts += [Verdict.NOT_RUN for _ in missing]
     return NodeReport(
         node=node,
         verdict=worst(verdicts),
@@ -176,7 +178,7 @@ def _judge_node(
 
 
 def _vets(result: CheckResult, entries: Mapping[str, ProtocolCheck]) -> bool:
-    if result.severity is not Severity.ERROR:
+    if result.severity is not Severity.ERROR or result.left_out:
         return True
     entry = entries.get(result.check)
     return entry.vets(result.verdict) if entry else result.verdict is Verdict.PASS
@@ -231,6 +233,7 @@ def make_report(
     notes: Sequence[str] = (),
 ) -> VettingReport:
     """The report of what is known so far."""
+    results = with_owners(results)
     judged = judge_nodes(protocol, nodes, results, running)
     good = tuple(each.node for each in judged if each.vetted)
     # What a run that was cut short did not get to is nobody's fault.
@@ -251,21 +254,31 @@ def make_report(
             for each in protocol.checks
         ),
         nodes=judged,
-        results=tuple(results),
+        results=results,
         good_nodes=good,
         bad_nodes=tuple(each.node for each in judged if not each.vetted),
         exclude=fold_hostlist(accused),
-        notes=tuple(dict.fromkeys((*protocol.notes, *_notes(protocol), *notes))),
+        notes=tuple(dict.fromkeys((*protocol.notes, *_notes(protocol), *_left_out(results), *notes))),
     )
 
 
 def _accused(
     protocol: VettingProtocol, judged: Sequence[NodeReport], results: Sequence[CheckResult]
 ) -> Collection[str]:
+    """Return the nodes with a fault of their own; doubt is none, and a link's is not either of its ends'."""
     entries = {entry.name: entry for entry in protocol.checks}
-    with_verdict = {each.node for each in results if each.node and not _vets(each, entries)}
-    with_verdict |= set(_left_out_for_links(results, entries))
-    return [each.node for each in judged if not each.vetted and each.node in with_verdict]
+    guilty = {
+        each.node
+        for each in results
+        if each.owner is Owner.NODE and each.verdict is not Verdict.INCONCLUSIVE and not _vets(each, entries)
+    }
+    return [each.node for each in judged if not each.vetted and each.node in guilty]
+
+
+def _left_out(results: Sequence[CheckResult]) -> list[str]:
+    """Name in one line the checks that were left out, where there is nothing to measure between."""
+    names = dict.fromkeys(each.check for each in results if each.left_out and each.severity is Severity.ERROR)
+    return [f"Not measured, as there is nothing to measure with: {', '.join(names)}."] if names else []
 
 
 def _notes(protocol: VettingProtocol) -> list[str]:

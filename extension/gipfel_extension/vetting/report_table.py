@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gipfel_cluster.model import one_line
 
-from .model import CheckResult, Severity, Verdict
+from .model import CheckResult, Owner, Severity, Verdict
 from .report import NodeReport, VettingReport
 
 WIDTH = 80
@@ -49,13 +49,13 @@ class Table:
         lines = [self._title(report)]
         if report.nodes:
             lines.append(" " * (_NAME + 2) + " ".join(_letter(number) for number in range(columns)))
-        marked: Mapping[tuple[str, str], Verdict | None] = {**cells, **untested}
+        marked: Mapping[tuple[str, str], Verdict | None] = {**untested, **cells}
         lines += [self._row(report, node, marked, columns) for node in shown]
         if len(report.nodes) > len(shown):
             lines.append(self._rest(report.nodes, shown))
         lines += self._legend(report, columns)
         if untested:
-            lines.append(f"{_pick(_NOT_APPLICABLE, plain=self._plain)} not applicable")
+            lines.append(f"{_pick(_NOT_APPLICABLE, plain=self._plain)} n/a: nothing was measured")
         lines += self._reasons(report)
         return lines
 
@@ -116,20 +116,21 @@ class Table:
         return [self._written(line.replace(_GLUE, " ")) for line in wrapped]
 
     def _reasons(self, report: VettingReport) -> list[str]:
-        bad = [each for each in report.results if each.verdict is not Verdict.PASS]
+        bad = [each for each in report.results if each.verdict is not Verdict.PASS and not each.left_out]
         bad.sort(key=lambda each: -each.verdict.rank)
-        groups: dict[tuple[str, Verdict], list[CheckResult]] = {}
+        groups: dict[tuple[str, Verdict, Owner | None], list[CheckResult]] = {}
         for each in bad:
-            groups.setdefault((each.reason, each.verdict), []).append(each)
+            groups.setdefault((each.reason, each.verdict, each.owner), []).append(each)
         lines: list[str] = []
-        for (reason, verdict), group in list(groups.items())[:_MOST_REASONS]:
+        for (reason, verdict, owner), group in list(groups.items())[:_MOST_REASONS]:
             who = _names(each.node or each.subject for each in group)
             checks = _names(each.check for each in group)
             ended = reason if reason.endswith((".", "!", "?")) else f"{reason}."
             word = verdict.value.replace("_", " ")
             if all(each.severity is not Severity.ERROR for each in group):
                 word += " (a warning)"
-            text = f"{who}: {checks}: {word}: {ended} {group[0].fix}".rstrip()
+            whose = f" ({owner})" if owner not in {None, Owner.NODE} else ""
+            text = f"{who}: {checks}: {word}{whose}: {ended} {group[0].fix}".rstrip()
             first = f"{self._shape(verdict)} "
             wrapped = textwrap.wrap(self._words(text), self._width - 2) or [""]
             lines += [first + wrapped[0], *(f"  {line}" for line in wrapped[1:])]
@@ -151,14 +152,14 @@ class Table:
 def _cells(results: Iterable[CheckResult]) -> dict[tuple[str, str], Verdict]:
     cells: dict[tuple[str, str], Verdict] = {}
     for each in results:
-        if each.node or "|" not in each.subject:
+        if each.applies and (each.node or "|" not in each.subject):
             key = (each.node, each.check)
             cells[key] = max(cells.get(key, each.verdict), each.verdict, key=lambda verdict: verdict.rank)
     return cells
 
 
 def _not_applicable(results: Iterable[CheckResult]) -> dict[tuple[str, str], None]:
-    """Return the nodes and checks that had nothing to look at; they pass untested."""
+    """Return the nodes and checks that measured nothing, because there was nothing to measure."""
     return {(each.node, each.check): None for each in results if not each.applies}
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
-from .model import Finding, Verdict
+from .model import Finding, Owner, Verdict
 from .probing import ProbeRunner, ProbeSpec, probe_file
 
 _LIMIT_S = 30.0
@@ -48,4 +48,4 @@ def _fits(requirement: Requirement, version: str) -> bool:
 
 
 def _lacking(reason: str, fix: str) -> Finding:
-    return Finding(verdict=Verdict.NOT_RUN, reason=reason, fix=fix)
+    return Finding(verdict=Verdict.NOT_RUN, reason=reason, fix=fix, owner=Owner.IMAGE)

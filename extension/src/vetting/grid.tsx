@@ -186,7 +186,8 @@ export function Culprits(props: {
             <span className="jp-Gipfel-vetting-mark">
               <span aria-hidden="true">{SHAPES[each.verdict]}</span> {each.who}
             </span>{' '}
-            · {each.checks}: {wordOf(each.verdict, trans)}. {each.reason} {each.fix}
+            · {each.checks}: {wordOf(each.verdict, trans)}
+            {each.owner && each.owner !== 'node' ? ` (${each.owner})` : ''}. {each.reason} {each.fix}
           </li>
         ))}
       </ul>

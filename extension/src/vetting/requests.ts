@@ -29,6 +29,8 @@ export interface ICulprit {
   readonly verdict: Word;
   readonly reason: string;
   readonly fix: string;
+  /** Whose fault it is: node, link, image, protocol or site; an older report does not say. */
+  readonly owner?: string;
 }
 
 /** A report as far as a page shows it; times in UTC nanoseconds. */

@@ -8,7 +8,7 @@ from pydantic import Field
 from gipfel_cluster.model import Frozen
 
 from ..check import CheckContext, Missing
-from ..model import Finding, Scope, Verdict
+from ..model import Finding, Owner, Scope, Verdict
 from ..probing import ProbeSpec, probe_file
 from .gpus import failed, passed
 
@@ -36,7 +36,7 @@ class Container(Frozen):
         spec = ProbeSpec(argv=(probe_file("container"),), time_limit_s=context.time_limit_s * 0.9)
         answer = context.probes.run(spec)
         if answer.missing:
-            raise Missing(answer.error, "Choose an image with a Python.")
+            raise Missing(answer.error, "Choose an image with a Python.", Owner.IMAGE)
         seen: Any = answer.evidence
         finding = self._judged(seen, answer.error, context.expected_gpus)
         return [finding.model_copy(update={"evidence": answer.evidence})]

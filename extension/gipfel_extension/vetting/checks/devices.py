@@ -8,12 +8,14 @@ from pydantic import JsonValue
 from ..attribution.statistics import summary
 from ..check import CheckContext, Missing
 from ..gpus.reading import ReadingError
-from ..model import Finding, Verdict
+from ..model import Finding, Owner, Verdict
 from ..probing import ProbeAnswer, ProbeSpec, probe_file
 from ..quantities import shown
 
 #: A probe is given this share of a check's time limit, so that it is killed before the check is given up.
 _SHARE = 0.9
+#: What the probes say where torch finds no GPU.
+_NO_GPU = "torch sees no GPU"
 
 
 def device_of(context: CheckContext, wanted: str) -> str:
@@ -39,11 +41,13 @@ def measure(context: CheckContext, probe: str, request: dict[str, JsonValue]) ->
     spec = ProbeSpec(argv=(probe_file(probe),), request=request, time_limit_s=context.time_limit_s * _SHARE)
     answer = context.probes.run(spec)
     if answer.missing:
-        raise Missing(answer.error, f"Put {answer.missing} into the image: nothing is installed at run time.")
+        fix = f"Put {answer.missing} into the image: nothing is installed at run time."
+        raise Missing(answer.error, fix, Owner.IMAGE)
     if answer.error:
-        return [
-            Finding(verdict=Verdict.FAIL, reason=answer.error, fix="See whether the device works at all.")
-        ]
+        fix = "See whether the device works at all."
+        # An image whose torch was built without CUDA, or a container without GPUs, says the same everywhere.
+        owner = Owner.IMAGE if _NO_GPU in answer.error else None
+        return [Finding(verdict=Verdict.FAIL, reason=answer.error, fix=fix, owner=owner)]
     found = [_finding(device, answer) for device in answer.devices]
     if request.get("device", "cuda") == "cuda":
         found += _absent(context, len(found))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from ..check import CheckContext, Missing
 from ..gpus.reading import GpuReading, ReadingError
-from ..model import Finding, Verdict
+from ..model import Finding, Owner, Verdict
 
 
 def readings(context: CheckContext) -> tuple[GpuReading, ...]:
@@ -18,10 +18,16 @@ def readings(context: CheckContext) -> tuple[GpuReading, ...]:
     try:
         found = context.gpus.read()
     except ReadingError as error:
-        raise Missing(error.problem, error.fix) from error
+        raise Missing(error.problem, error.fix, _owner(context)) from error
     if not found:
-        raise Missing("NVML shows no GPU.", "Ask for GPUs in the job, and for them in the container.")
+        fix = "Ask for GPUs in the job, and for them in the container."
+        raise Missing("NVML shows no GPU.", fix, _owner(context))
     return found
+
+
+def _owner(context: CheckContext) -> Owner | None:
+    """Blame the protocol where the job was given no GPU that could be looked at."""
+    return None if context.expected_gpus else Owner.PROTOCOL
 
 
 def for_each(context: CheckContext, look: Callable[[GpuReading], Finding]) -> Sequence[Finding]:

@@ -8,7 +8,7 @@ from pydantic import Field
 from gipfel_cluster.model import Frozen, Line
 
 from ..check import CheckContext, Missing
-from ..model import Finding, Scope, Verdict
+from ..model import Finding, Owner, Scope, Verdict
 from ..probing import ProbeSpec, probe_file
 from .gpus import failed
 
@@ -37,7 +37,7 @@ class Libraries(Frozen):
         )
         answer = context.probes.run(spec)
         if answer.missing:
-            raise Missing(answer.error, "Choose an image with a Python.")
+            raise Missing(answer.error, "Choose an image with a Python.", Owner.IMAGE)
         if answer.error:
             return [
                 failed(f"{self.folder} can't be looked at: {answer.error}", "See whether the image has it.")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from gipfel_cluster.model import Frozen
 
@@ -43,7 +43,9 @@ class NvLinks(Frozen):
 
     def _look(self, gpu: GpuReading) -> Finding:
         if not gpu.nvlinks and not self.required and self.links is None:
-            return passed("This GPU has no NVLink, as the protocol allows.")
+            reason = "This GPU has no NVLink, as the protocol allows."
+            evidence: dict[str, JsonValue] = {"applies": False, "left_out": True}
+            return Finding(verdict=Verdict.NOT_RUN, reason=reason, evidence=evidence)
         if not gpu.nvlinks:
             return unsaid("anything of NVLink")
         up = [link for link in gpu.nvlinks if link.active]

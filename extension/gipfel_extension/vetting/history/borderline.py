@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from ..model import CheckResult, Verdict
+from ..model import CheckResult, Owner, Verdict
 from .entry import BEFORE, HistoryEntry
 from .store import HistoryContent
 
@@ -57,4 +57,5 @@ def recent_fitness(
 
 
 def _telling(earlier: Sequence[HistoryEntry]) -> list[HistoryEntry]:
-    return [each for each in earlier if each.verdict in {*_BAD, Verdict.PASS}]
+    own = {Owner.NODE, Owner.LINK}
+    return [each for each in earlier if each.verdict in {*_BAD, Verdict.PASS} and each.owner in own]

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from gipfel_cluster.model import Frozen, Line, one_line
 
-from ..model import CheckResult, Figure, Scope, Severity, Verdict
+from ..model import CheckResult, Figure, Owner, Scope, Severity, Verdict
 
 _MOST_RESULTS = 200_000
 _MOST_CODES = 32
@@ -25,6 +25,7 @@ class HistoryEntry(Frozen):
     subject: Line = Field("", max_length=512)
     verdict: Verdict
     severity: Severity = Severity.ERROR
+    owner: Owner = Owner.NODE
     reason: Line = Field("", max_length=500)
     figure: Figure = None
     unit: Line = Field("", max_length=32)
@@ -100,6 +101,7 @@ def _entry(result: CheckResult, models: Mapping[str, str]) -> HistoryEntry:
         subject=one_line(result.subject)[:512],
         verdict=_own_verdict(result),
         severity=result.severity,
+        owner=result.owner or Owner.NODE,
         reason=one_line(result.reason)[:500],
         figure=result.figure,
         unit=one_line(result.unit)[:32],

@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from gipfel_cluster.model import GipfelError, one_line
 from gipfel_cluster.scheduler.hostlist import expand_hostlist
 
-from ..model import Severity, Verdict
+from ..model import Owner, Severity, Verdict
 from ..report import VettingReport
 from .entry import VettingRecord, record_of
 from .exclusions import Exclusion, Exclusions
@@ -57,7 +57,11 @@ def _exclude(exclusions: Exclusions, report: VettingReport) -> None:
     """Exclude for a day what failed by itself, check by check, and lift what passed now."""
     accused = set(expand_hostlist(report.exclude)) if report.exclude else set()
     decided = [each for each in report.results if each.node and each.severity is Severity.ERROR]
-    failed = {(each.node, each.check): each for each in decided if each.verdict is Verdict.FAIL}
+    failed = {
+        (each.node, each.check): each
+        for each in decided
+        if each.verdict is Verdict.FAIL and each.owner is Owner.NODE
+    }
     now = time.time_ns()
     held = {(each.node, each.check) for each in exclusions.read(now_ns=now)[0]}
     passed = {(each.node, each.check) for each in decided if each.verdict is Verdict.PASS} - failed.keys()

@@ -16,7 +16,7 @@ from gipfel_cluster.model import Frozen, GipfelError, Line, one_line
 from gipfel_cluster.runs import make_private, write_atomically
 
 from ...telemetry.files import read_regular
-from ..model import Verdict
+from ..model import Owner, Verdict
 from .entry import HistoryEntry, VettingRecord
 from .store import history_root
 
@@ -109,7 +109,8 @@ def share_record(
         report = SharedReport(
             record=_without_what_is_private(_shortened(record)), versions=dict(versions or {})
         )
-        body = report.model_dump_json().encode()
+        # All are the nodes' own; a registry of an earlier version does not know the field.
+        body = report.model_dump_json(exclude={"record": {"entries": {"__all__": {"owner"}}}}).encode()
         with asked("api/reports", environment, body=body, limit_s=limit_s) as answer:
             answer.read(_MOST_ANSWER_BYTES)
         return Shared(sent=True, words="The results were sent to the site's registry.")
@@ -134,7 +135,9 @@ def _without_what_is_private(record: VettingRecord) -> VettingRecord:
     Those of checks of the hardware that failed or are degraded stay: they say what is wrong with the node.
     Others may name paths, values of variables, or what a program printed.
     """
-    return record.model_copy(update={"entries": tuple(map(_public, record.entries))})
+    # The registry counts what nodes failed: faults of an image, a protocol or the site are none of theirs.
+    own = (each for each in record.entries if each.verdict is Verdict.PASS or each.owner is Owner.NODE)
+    return record.model_copy(update={"entries": tuple(map(_public, own))})
 
 
 def _public(entry: HistoryEntry) -> HistoryEntry:

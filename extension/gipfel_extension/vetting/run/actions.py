@@ -60,4 +60,5 @@ def decide(report: VettingReport, action: Action, min_nodes: int | None) -> Deci
     if action is Action.SHRINK:
         hint = "" if min_nodes is not None else " --min-nodes says how many are enough."
         return Decision(status=1, outcome=f"{few}{hint}")
-    return Decision(status=1, outcome=few, resubmit=bool(report.exclude))
+    why = "" if report.exclude else " No fault is a node's own: another job would end like this."
+    return Decision(status=1, outcome=f"{few}{why}", resubmit=bool(report.exclude))

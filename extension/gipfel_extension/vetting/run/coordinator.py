@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from pydantic import JsonValue
 
-from ..model import CheckResult, Scope, Verdict
+from ..model import CheckResult, Owner, Scope, Verdict
 from ..one_check import is_group, time_limit
 from ..protocol import ProtocolCheck
 from .board import Board
@@ -150,7 +150,8 @@ class Coordinator:
                         if node in self._told
                         else reason or "It gave no verdict."
                     )
-                    self.board.add([entry.not_run(node, node, why)])
+                    missing = entry.not_run(node, node, why)
+                    self.board.add([missing.model_copy(update={"evidence": {"follows": True}})])
 
 
 def _not_again(entry: ProtocolCheck, node: str, when: str) -> CheckResult:
@@ -187,8 +188,9 @@ def _results(entry: ProtocolCheck, node: str, ticket: Ticket) -> Sequence[CheckR
         if each.check != entry.name or (group and each.verdict is Verdict.PASS)
     ]
     if stray or not (answer.results or group):
-        return [
-            entry.not_run(node, node, "The check gave no verdict.", "Report it to whoever wrote the check.")
-        ]
+        silent = entry.not_run(
+            node, node, "The check gave no verdict.", "Report it to whoever wrote the check."
+        )
+        return [silent.model_copy(update={"owner": Owner.NODE})]
     own = {"type": entry.type, "scope": entry.scope, "severity": entry.severity}
     return [each.model_copy(update=own) for each in answer.results]

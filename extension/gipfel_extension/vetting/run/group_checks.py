@@ -6,7 +6,7 @@ from statistics import median
 
 from gipfel_cluster.model import one_line
 
-from ..model import CheckResult, Finding, Scope, Verdict
+from ..model import CheckResult, Finding, Owner, Scope, Verdict
 from ..one_check import group_probe, is_group
 from ..probing import ProbeAnswer, ProbeSpec
 from ..protocol import ProtocolCheck
@@ -57,19 +57,29 @@ class GroupChecks:
     def _run(self, entry: ProtocolCheck, spec: ProbeSpec, able: Sequence[str]) -> None:
         if entry.scope in {Scope.GPU, Scope.NODE}:
             self._within(entry, spec, able)
+        elif (
+            len(self._board.nodes) == 1 and not entry.skip_if_alone and self._several_ranks(entry, spec, able)
+        ):
+            self._over_all(entry, spec, able)
         elif len(self._board.nodes) == 1:
             reason = "The job has one node: there is no other to measure with."
-            self._board.add([_without_object(entry, node, reason) for node in able])
+            self._board.add([entry.without_object(node, reason) for node in able])
         elif len(able) < 2 and self._one_suffices:
             reason = "One node may go on alone: no other is left to measure with."
-            self._board.add([_without_object(entry, node, reason) for node in able])
+            self._board.add([entry.without_object(node, reason) for node in able])
         elif len(able) < 2:
             reason = "No other node is left to measure with."
-            self._board.add([entry.not_run(node, node, reason) for node in able])
+            alone = [entry.not_run(node, node, reason) for node in able]
+            self._board.add([each.model_copy(update={"owner": Owner.SITE}) for each in alone])
         elif entry.scope is Scope.PAIR:
             run_pairs(self._board, self._desk, entry, spec, able)
         else:
             self._over_all(entry, spec, able)
+
+    def _several_ranks(self, entry: ProtocolCheck, spec: ProbeSpec, able: Sequence[str]) -> bool:
+        """Whether a check over all nodes has ranks to measure between on the only node, as vetnode has it."""
+        several = any(self._desk.peers.present[node].hello.gpus > 1 for node in able)
+        return entry.scope is Scope.ALL and spec.per_gpu and several
 
     def _able(self, entry: ProtocolCheck) -> Sequence[str]:
         """The nodes that take part; of the others it is said why not."""
@@ -81,7 +91,8 @@ class GroupChecks:
                 continue
             if node in failed and entry.scope in {Scope.PAIR, Scope.ALL}:
                 reason = "It was left out, so that others are measured without it: it had failed before."
-                self._board.add([entry.not_run(node, node, reason)])
+                skipped = entry.not_run(node, node, reason)
+                self._board.add([skipped.model_copy(update={"evidence": {"follows": True}})])
                 continue
             able.append(node)
         return able
@@ -98,7 +109,7 @@ class GroupChecks:
     def _within(self, entry: ProtocolCheck, spec: ProbeSpec, able: Sequence[str]) -> None:
         alone = [node for node in able if spec.per_gpu and self._desk.peers.present[node].hello.gpus == 1]
         reason = "The job has one GPU on this node: there is no link between GPUs to measure."
-        self._board.add([_without_object(entry, node, reason) for node in alone])
+        self._board.add([entry.without_object(node, reason) for node in alone])
         started = time.time_ns()
         outcomes = run_groups(self._desk, spec, [(node,) for node in able if node not in alone])
         judged = [_judged(entry, outcome, outcome.nodes[0], started) for outcome in outcomes]
@@ -141,6 +152,7 @@ def _finding(answer: ProbeAnswer, accused: bool) -> Finding:  # noqa: FBT001
             verdict=Verdict.NOT_RUN,
             reason=one_line(answer.error),
             fix=f"Put {answer.missing} into the image.",
+            owner=Owner.IMAGE,
         )
     if answer.error:
         verdict = Verdict.FAIL if accused else Verdict.INCONCLUSIVE
@@ -183,11 +195,6 @@ def _result(
         started_ns=started_ns,
         seconds=seconds,
         severity=entry.severity,
+        owner=finding.owner,
         evidence=finding.evidence,
     )
-
-
-def _without_object(entry: ProtocolCheck, node: str, reason: str) -> CheckResult:
-    """A pass that vets nobody by itself: there is nothing here that the check could look at."""
-    result = entry.not_run(node, node, reason)
-    return result.model_copy(update={"verdict": Verdict.PASS, "evidence": {"applies": False}})

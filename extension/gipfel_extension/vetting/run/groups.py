@@ -77,7 +77,7 @@ def _advance(desk: Desk, spec: ProbeSpec, group: _Group) -> None:
             if not ticket.done:
                 desk.peers.send(ticket.node, Stop(task=ticket.number))
     if all(each.done for each in group.ranks):
-        group.outcome = _outcome(group)
+        group.outcome = _outcome(group, spec)
 
 
 def _start_ranks(desk: Desk, spec: ProbeSpec, group: _Group) -> None:
@@ -124,7 +124,7 @@ def _broken(ticket: Ticket) -> bool:
     return not isinstance(ticket.answer, RanksDone) or any(each.answer.error for each in ticket.answer.ends)
 
 
-def _outcome(group: _Group) -> GroupOutcome:
+def _outcome(group: _Group, spec: ProbeSpec) -> GroupOutcome:
     seconds = time.monotonic() - group.started
     answered = [(ticket, _ends(ticket, group.given[ticket.number])) for ticket in group.ranks]
     ends = [(ticket.node, end) for ticket, found in answered for end in found or ()]
@@ -132,6 +132,10 @@ def _outcome(group: _Group) -> GroupOutcome:
     dead = tuple(node for node, end in ends if end.died)
     accused = tuple(dict.fromkeys((*lost, *dead)))
     problem = _problem(ends, lost, dead)
+    if problem is None and (short := _short_of_samples(ends, spec)):
+        node, end, wanted = short[0]
+        text = f"Rank {end.rank} on {node} delivered {len(end.answer.samples)} of {wanted} samples."
+        problem, accused = ProbeAnswer(error=text), tuple(dict.fromkeys(node for node, _, _ in short))
     if problem is None:
         return GroupOutcome(group.nodes, _merged([end.answer for _, end in ends]), (), seconds)
     return GroupOutcome(group.nodes, problem, accused, seconds)
@@ -158,10 +162,16 @@ def _problem(
     return end.answer.model_copy(update={"error": text, "samples": ()})
 
 
+def _short_of_samples(ends: Sequence[tuple[str, RankEnd]], spec: ProbeSpec) -> list[tuple[str, RankEnd, int]]:
+    """Return the ranks that measured less than was asked for: their part of the group is untested."""
+    asked = spec.request.get("samples")
+    wanted = asked if isinstance(asked, int) else max((len(end.answer.samples) for _, end in ends), default=0)
+    return [(node, end, wanted) for node, end in ends if len(end.answer.samples) < wanted]
+
+
 def _merged(answers: Sequence[ProbeAnswer]) -> ProbeAnswer:
     """The answer of the slowest rank, with the wrong values of all."""
-    spoke = [each for each in answers if each.samples] or list(answers)
     slowest = min(
-        spoke, key=lambda each: sorted(each.samples)[len(each.samples) // 2] if each.samples else 0.0
+        answers, key=lambda each: sorted(each.samples)[len(each.samples) // 2] if each.samples else 0.0
     )
     return slowest.model_copy(update={"wrong": sum(each.wrong for each in answers)})

@@ -11,6 +11,7 @@ def failed_alone(board: Board) -> frozenset[str]:
         each.node
         for each in board.results
         if each.node
+        and each.applies
         and each.severity is Severity.ERROR
         and not (each.check in entries and entries[each.check].vets(each.verdict))
     )

@@ -6,11 +6,12 @@ from ..attribution.conclude import conclude
 from ..attribution.rounds import next_round
 from ..attribution.state import PairMeasurement, PairRound, PairSettings, PairState
 from ..checks.registry import check_class
+from ..model import CheckResult, Owner
 from ..probing import ProbeSpec
 from ..protocol import ProtocolCheck
 from .board import Board
 from .desk import Desk
-from .groups import run_groups
+from .groups import GroupOutcome, run_groups
 
 
 def run_pairs(board: Board, desk: Desk, entry: ProtocolCheck, spec: ProbeSpec, nodes: Sequence[str]) -> None:
@@ -22,13 +23,25 @@ def run_pairs(board: Board, desk: Desk, entry: ProtocolCheck, spec: ProbeSpec, n
         The run ends first.
     """
     state = _state(board, desk, entry, nodes)
+    lacking = ""
     while (planned := next_round(state)) is not None:
-        measured = _measure(desk, spec, planned)
-        state = state.with_round(measured)
+        outcomes = run_groups(desk, spec, [(pair.first, pair.second) for pair in planned.pairs])
+        lacking = lacking or next((each.answer.missing for each in outcomes if each.answer.missing), "")
+        state = state.with_round(_measurements(planned, outcomes))
         if not any(each.samples for each in state.measurements) and _all_say_the_same(state):
             # Such as an image without torch: more rounds would say it again.
             break
+    if lacking and not any(each.samples for each in state.measurements):
+        board.add([_lacking(entry, node, lacking) for node in nodes])
+        return
     board.add([each.model_copy(update={"severity": entry.severity}) for each in conclude(state)])
+
+
+def _lacking(entry: ProtocolCheck, node: str, module: str) -> CheckResult:
+    """Return the verdict where the image lacks what the probe needs: no node has shown anything."""
+    reason = f"Nothing was measured: the image lacks {module}."
+    result = entry.not_run(node, node, reason, f"Put {module} into the image.")
+    return result.model_copy(update={"owner": Owner.IMAGE})
 
 
 def _state(board: Board, desk: Desk, entry: ProtocolCheck, nodes: Sequence[str]) -> PairState:
@@ -54,8 +67,7 @@ def _state(board: Board, desk: Desk, entry: ProtocolCheck, nodes: Sequence[str])
     )
 
 
-def _measure(desk: Desk, spec: ProbeSpec, planned: PairRound) -> tuple[PairMeasurement, ...]:
-    outcomes = run_groups(desk, spec, [(pair.first, pair.second) for pair in planned.pairs])
+def _measurements(planned: PairRound, outcomes: Sequence[GroupOutcome]) -> tuple[PairMeasurement, ...]:
     return tuple(
         PairMeasurement(
             round=planned.number,

@@ -12,8 +12,9 @@ from ..history.exclusions import Exclusion, Exclusions
 from ..history.site_baselines import site_baselines
 from ..history.skip import recently_vetted
 from ..history.store import History, HistoryContent, history_root
-from ..model import CheckResult, Severity, Verdict
+from ..model import CheckResult, Owner, Severity, Verdict
 from ..one_check import is_group
+from ..owner import with_owners
 from ..protocol import ProtocolCheck, VettingProtocol
 
 _LAST = 5
@@ -102,4 +103,10 @@ class Past:
 
     def settle(self, results: Sequence[CheckResult]) -> list[CheckResult]:
         """Borderline verdicts, decided by how often the node was bad of late."""
-        return [settle_borderline(each, self._of.get((each.node, each.check), ())) for each in results]
+        settled = []
+        for each, owned in zip(results, with_owners(results), strict=True):
+            # What is wrong with all nodes, or with the image, does not become a node's own by repetition.
+            own = owned.owner in {Owner.NODE, Owner.LINK}
+            earlier = self._of.get((each.node, each.check), ()) if own else ()
+            settled.append(settle_borderline(each, earlier))
+        return settled
