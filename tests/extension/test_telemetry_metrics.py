@@ -169,5 +169,26 @@ def test_several_processes_write_one_file_while_it_is_read(file, tmp_path):
     assert all(found.of("step", rank).values.tolist() == list(range(3000)) for rank in range(4))
 
 
+_IN_TEN_SECONDS = """
+import resource, sys
+from pathlib import Path
+from gipfel_extension.telemetry.metrics import read_metrics
+used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+resource.setrlimit(resource.RLIMIT_CPU, (int(used) + 10, int(used) + 20))
+resource.setrlimit(resource.RLIMIT_DATA, (2 << 30, 2 << 30))
+found = read_metrics(Path(sys.argv[1]))
+print(len(found.series), found.damaged)
+"""
+
+
+def test_a_name_of_its_own_in_each_line_takes_time_and_memory_by_the_line(file, tmp_path):
+    # As columns of all lines they would be 60 000 times 60 000 values.
+    file.write_text("".join(line(step, **{f"loss/{step}": 1.0}) for step in range(60_000)))
+    argv = [sys.executable, "-c", _IN_TEN_SECONDS, str(tmp_path)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False)
+    # Of all names the first 20 000 are kept, the step among them.
+    assert (done.returncode, done.stdout) == (0, "20000 40001\n"), done.stderr[-500:]
+
+
 def test_a_run_without_a_file_has_none(tmp_path):
     assert read_metrics(tmp_path).series == ()
