@@ -50,12 +50,26 @@ def test_a_launch_is_listed_by_its_name_and_leads_to_its_score(folder: Path) -> 
     assert told["processes"]["0"]["started_ns"] == 5
 
 
-def test_a_name_stands_beside_a_title_that_does_not_say_it() -> None:
+def test_a_row_of_the_list_has_a_name_and_why_it_was_restarted_or_failed() -> None:
     state = LaunchState(
         phase="running", number=1, nodes=("a", "b"), ranks=8, name="train", title="train.py 1"
     )
     assert (
         row(Path("/r/launches/1"), state, everywhere=False) == "   1  running    2 nodes, 8 ranks  train.py 1"
+    )
+    about = {
+        "nodes": ("a",), "ranks": 2, "title": "train.ipynb", "name": "train", "restarts": 2,
+        "restarted": ("restart 1: rank 1 on a: OSError", "restart 2: rank 0 on a: \x1b[2Jno\nspace"),
+        "reason": "rank 0 on a: The notebook can't be run: There is no kernel 'x' here. " + "Give one. " * 9,
+    }  # fmt: skip
+    listed = row(
+        Path("/r/launches/2"),
+        LaunchState(phase="ended", number=2, outcome="failed", **about),
+        everywhere=False,
+    )
+    assert listed == (
+        "   2  failed     1 node, 2 ranks  train.ipynb; restart 2: rank 0 on a: no space; "
+        "rank 0 on a: The notebook can't be run: There is no kernel 'x' here. " + "Give one. " * 5 + "…"
     )
     assert [counted(each, "rank") for each in (0, 1, 2)] == ["0 ranks", "1 rank", "2 ranks"]
 

@@ -64,11 +64,15 @@ def test_ranks_run_in_the_activated_environment_and_a_restart_says_why(tmp_path:
     (why,) = state.restarted
     assert why.startswith("restart 1: rank 1 on ")
     assert "RuntimeError: the disk is full" in why
-    shown = subprocess.run(
-        [sys.executable, "-m", "gipfel_extension.cli", "launch", "show", started.folder.name],
-        env=environment, capture_output=True, text=True, check=True,
+    shown, listed = (
+        subprocess.run(
+            [sys.executable, "-m", "gipfel_extension.cli", "launch", *words],
+            env=environment, capture_output=True, text=True, check=True,
+        ).stdout
+        for words in (["show", started.folder.name], ["list"])
     )  # fmt: skip
-    assert f"1 restart ({why})" in shown.stdout
+    assert f"1 restart ({why})" in shown
+    assert f"train.py; {why[:119]}" in listed
 
 
 def test_without_an_activated_environment_path_decides_unless_only_ours_has_torch(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ _SEQUENCE = re.compile(
 )
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1a\x1c-\x1f\x7f-\x9f]")
+#: Characters of a reason in a row; `show` has the rest.
+_LONGEST = 120
 
 
 def counted(number: int, word: str) -> str:
@@ -19,11 +21,21 @@ def counted(number: int, word: str) -> str:
 
 
 def row(folder: Path, state: LaunchState, *, everywhere: bool) -> str:
-    """Return a launch's line in the list; its name stands there where the title does not say it."""
+    """Return a launch's line in the list: what it runs, why it was restarted, why it is where it is.
+
+    Its name stands there where the title does not say it.
+    """
     which = f"{folder.parents[1].name}/{folder.name}" if everywhere else folder.name
     size = f"{counted(len(state.nodes), 'node')}, {counted(state.ranks, 'rank')}"
     named = "" if state.name in state.title or state.name == "launch" else f"{state.name}: "
-    return f"{which:>4}  {state.outcome or state.phase:10} {size}  {named}{state.title}"
+    reasons = (*state.restarted[-1:], state.reason) if state.restarts else (state.reason,)
+    why = "".join(f"; {_short(each)}" for each in reasons if each)
+    return f"{which:>4}  {state.outcome or state.phase:10} {size}  {named}{state.title}{why}"
+
+
+def _short(text: str) -> str:
+    text = printable(" ".join(text.split()), colours=False)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 def printable(text: str, *, colours: bool) -> str:
