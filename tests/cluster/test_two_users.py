@@ -1,7 +1,9 @@
 """Two users at once, on the same node: neither sees the other's data."""
 
 import asyncio
+import base64
 import os
+import pickle
 import stat
 import subprocess
 from collections.abc import Iterator
@@ -13,10 +15,12 @@ import websocket
 from edf_files import write_edf
 from hub_process import HubProcess
 from hub_user import HubUser
-from images import Images
-from one_machine import OneMachine
+from images import Images, torch_image
+from launches import LaunchPlace
+from one_machine import OneMachine, wait_until
 from unix_users import UnixUser
 
+from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler.slurm import SlurmScheduler
 
 pytestmark = pytest.mark.cluster
@@ -173,36 +177,23 @@ def test_sockets_and_scratch_are_private(
     assert stat.S_IMODE(about.st_mode) == 0o700
 
 
-def test_a_servers_port_wants_a_token(
-    both: tuple[HubUser, HubUser], plain_users: tuple[UnixUser, UnixUser], cluster: OneMachine
-) -> None:
-    with both[0].kernel() as kernel:
-        node = kernel.value("__import__('socket').gethostname()")
-        ports = kernel.value(
-            "[int(line.split()[1].split(':')[1], 16) for line in open('/proc/net/tcp').readlines()[1:]"
-            " if line.split()[3] == '0A' and int(line.split()[7]) == __import__('os').getuid()]"
-        )
-    assert ports
-    for port in ports:
-        try:
-            answer = httpx.get(
-                f"http://{cluster.addresses[node]}:{port}/user/{both[0].name}/api/contents",
-                trust_env=False,
-                timeout=5,
-            )
-        except httpx.TransportError:
-            continue
-        assert answer.status_code in {302, 403, 404}
-    with both[0].kernel() as kernel:
-        kinds = kernel.value("__import__('ipykernel').connect.get_connection_info(unpack=True)['transport']")
-    assert kinds == "ipc"
-
-
 _LISTENING = (
     "sorted({int(line.split()[1].rpartition(':')[2], 16) for name in ('tcp', 'tcp6')"
     " for line in open(f'/proc/net/{name}').readlines()[1:]"
     " if line.split()[3] == '0A' and int(line.split()[7]) == __import__('os').getuid()})"
 )
+
+
+def test_a_servers_port_wants_a_token(both: tuple[HubUser, HubUser], cluster: OneMachine) -> None:
+    with both[0].kernel() as kernel:
+        node = kernel.value("__import__('socket').gethostname()")
+        (port,) = kernel.value(_LISTENING)
+        kinds = kernel.value("__import__('ipykernel').connect.get_connection_info(unpack=True)['transport']")
+    url = f"http://{cluster.addresses[node]}:{port}/user/{both[0].name}/api/contents"
+    assert httpx.get(url, trust_env=False, timeout=30).status_code in {302, 403}
+    assert kinds == "ipc"
+
+
 _FORKED = (
     "import multiprocessing\n"
     "child = multiprocessing.get_context('fork').Process(target=print, args=('from the child',))\n"
@@ -235,6 +226,39 @@ def test_a_kernel_listens_to_nobody_on_its_node(
                 input=greeting + b"\r\n\r\n", capture_output=True, timeout=30, check=False,
             )  # fmt: skip
             assert said.stdout[:5] in {b"", b"HTTP/"}, said
+
+
+class _Payload:
+    """Makes a file as the user whose process unpickles it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.path,)
+
+
+def test_what_another_user_writes_into_a_launchs_store_is_not_unpickled(
+    plain_users: tuple[UnixUser, UnixUser], cluster: OneMachine, runtime: Path, fuse: None
+) -> None:
+    try:
+        image = torch_image()
+    except GipfelError as error:
+        pytest.skip(str(error))
+    from torch.distributed import TCPStore  # noqa: PLC0415 - takes seconds
+
+    place = LaunchPlace.prepare(plain_users[0], cluster, runtime, image)
+    how = ("--gpus-per-node", "1", "--checkpoint", "attacked", "--no-preflight")
+    started = place.launched(*how, "--", "train.py", "steps=100000", "pause=0.2").until(1)
+    host, port = cluster.addresses[started.state["nodes"][0]], started.state["endpoint"].rpartition(":")[2]
+    store = TCPStore(host, int(port), is_master=False)
+    (key,) = (each for each in store.list_keys() if each.startswith("torch.rendezvous.") and "/" not in each)
+    executed = place.folder / "executed"
+    store.set(key, base64.b64encode(pickle.dumps(_Payload(executed))))
+    assert wait_until(lambda: started.state["phase"] == "ended" or executed.exists(), 60)
+    assert not executed.exists()
+    assert "another process wrote into this launch's rendezvous" in started.state["reason"]
+    assert wait_until(lambda: not place.find(str(started.folder)), 60)
 
 
 def test_a_comment_of_one_user_names_no_job_of_another(
