@@ -133,7 +133,7 @@ def test_it_goes_on_in_the_queue_and_what_would_fail_never_gets_there(
 ) -> None:
     # More seconds of steps than the job has: it comes to its end of time however fast the machine is.
     words = ("--time", "1", "--grace", "10", "--checkpoint", "time", "--no-preflight", "--gpus-per-node", "2")
-    started = place.launched(*words, "--", "train.py", "steps=60", "pause=1")
+    started = place.launched(*words, "--", "train.py", "steps=40", "pause=1")
     place.user.write(".edf/bare.toml", f'image = "{image_builder.images_folder()}/debian"\n')
     job = started.state["job_id"]
     for refused, said in REFUSED:
@@ -154,7 +154,7 @@ def test_it_goes_on_in_the_queue_and_what_would_fail_never_gets_there(
     assert started.state["outcome"] == "completed", started.everything()
     assert started.state["requeues"] >= 1
     assert "resume 1" in started.log(0)
-    assert started.final() == reference(60, tmp_path)
+    assert started.final() == reference(40, tmp_path)
     assert place.nothing_left()
 
 

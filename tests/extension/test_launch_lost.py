@@ -16,6 +16,7 @@ from gipfel_cluster.scheduler import JobStatus, LocalScheduler, Scheduler
 from gipfel_cluster.scheduler.processes import Process
 from gipfel_extension.training.launch import Launch
 from gipfel_extension.training.launches.claims import held
+from gipfel_extension.training.launches.clock import requeue
 from gipfel_extension.training.launches.lifeline import (
     LOCK,
     settled_in_queue,
@@ -159,3 +160,13 @@ def test_a_vetted_launch_leaves_out_what_was_found_bad_of_late(tmp_path: Path) -
     assert excluded_nodes(spec, "alps", environment) == "nid[007-009]"
     assert excluded_nodes(spec.model_copy(update={"vetting": ""}), "alps", environment) == "nid[007-008]"
     assert excluded_nodes(spec, "other", environment) == "nid[007-008]"
+
+
+@pytest.mark.parametrize(("end", "taken"), [("exit 0", True), ("kill -TERM $$", True), ("exit 1", False)])
+def test_a_job_is_requeued_even_where_that_ends_the_command_before_its_answer(
+    tmp_path: Path, end: str, taken: bool
+) -> None:
+    program = tmp_path / "scontrol"
+    program.write_text(f"#!/bin/sh\n{end}\n")
+    program.chmod(0o700)
+    assert requeue("7", {"PATH": f"{tmp_path}:/usr/bin:/bin"}) is taken

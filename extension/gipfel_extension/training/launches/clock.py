@@ -35,13 +35,22 @@ class EndOfTime:
 
 
 def requeue(job: str, environment: Mapping[str, str]) -> bool:
-    """Put the job back into the queue, which ends this process among others; whether Slurm took it."""
-    return _said(("scontrol", "requeue", job), environment) is not None
+    """Put the job back into the queue, which ends this process among others; whether Slurm took it.
+
+    Slurm may end ``scontrol`` together with the job, before it has its answer.
+    """
+    done = _run(("scontrol", "requeue", job), environment)
+    return done is not None and done.returncode <= 0
 
 
 def _said(argv: tuple[str, ...], environment: Mapping[str, str]) -> str | None:
+    done = _run(argv, environment)
+    return done.stdout if done is not None and done.returncode == 0 else None
+
+
+def _run(argv: tuple[str, ...], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str] | None:
     try:
-        done = subprocess.run(
+        return subprocess.run(
             argv,
             env=dict(environment),
             stdin=subprocess.DEVNULL,
@@ -52,4 +61,3 @@ def _said(argv: tuple[str, ...], environment: Mapping[str, str]) -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout if done.returncode == 0 else None
