@@ -41,6 +41,7 @@ _ALLOWED = {
     "widgets/gipfel_widgets/launching/view.py": "scripts of this package",
     "widgets/gipfel_widgets/saturation.py": "scripts of this package",
     "widgets/gipfel_widgets/vetting.py": "scripts of this package",
+    "extension/gipfel_extension/vetting/checks/probes/": "run in the image, with its standard library",
 }
 #: Files of the kernel and of packages, which no user can replace.
 _OF_THE_SYSTEM = ("/proc/", "_PROC /", "os.devnull", "files(__package__)")

@@ -1,4 +1,4 @@
-"""The best figures that are known for a GPU model, with their sources; the standard library alone."""
+"""The best figures that are known for a GPU model or a network, with their sources."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,11 +12,19 @@ class Figure:
     ----------
     measured
         False where only the vendor's peak is known, of which a share is taken.
+    peak
+        What the hardware can do at most; 0 where no more is known than the figure.
     """
 
     value: float
     source: str
     measured: bool = True
+    peak: float = 0.0
+
+    @property
+    def too_much(self) -> float:
+        """Return from where on a figure is a fault of the measurement."""
+        return 1.1 * max(self.value, self.peak)
 
 
 @dataclass(frozen=True)
@@ -42,11 +50,12 @@ def _figures(
     rate = (
         Figure(matmul * 1e12, _MAMF)
         if mamf
-        else Figure(matmul * 0.8e12, f"{sheet}, 80 % of it", measured=False)
+        else Figure(matmul * 0.8e12, f"{sheet}, 80 % of it", measured=False, peak=matmul * 1e12)
     )
-    pcie = Figure(link * 1e9 * _PCIE_SHARE, f"{sheet}, 87 % of the link", measured=False)
+    pcie = Figure(link * 1e9 * _PCIE_SHARE, f"{sheet}, 87 % of the link", measured=False, peak=link * 1e9)
+    copies = memory * 1e9 * _MEMORY_SHARE
     return {
-        "memory_bandwidth": Figure(memory * 1e9 * _MEMORY_SHARE, f"{sheet}, 90 % of it", measured=False),
+        "memory_bandwidth": Figure(copies, f"{sheet}, 90 % of it", measured=False, peak=memory * 1e9),
         "matmul": rate,
         "host_copy": Figure(link * 1e9, _C2C) if c2c else pcie,
     }
@@ -75,3 +84,37 @@ def best_known(check_type: str, model: str) -> Figure | None:
     words = model.upper() + " "
     found = next((entry for entry in TABLE if all(name in words for name in entry.names)), None)
     return found.figures.get(check_type) if found else None
+
+
+#: Bytes per second that one adapter moves in each direction, as a share of its line rate.
+_NETWORKS: Mapping[str, tuple[float, str, bool]] = {
+    # 23.8 of 25 GB/s from one rank to another node.
+    "slingshot": (23.8 / 25, "23.8 GB/s an adapter, healthy nodes of Alps (swiss-ai/nodes_test)", True),
+    "infiniband": (0.9, "360 of 400 Gbit/s, Azure/azurehpc-health-checks, ND H200 v5", True),
+    "roce": (0.9, "90 % of the port's rate, as InfiniBand", False),
+}
+#: An all-reduce that adds up within each node first sends half of what a ring does.
+_FEWER_BYTES = 2.0
+
+
+def best_known_network(fabric: str, rate: float, adapters: int) -> Figure | None:
+    """Return what a node reaches over its network in a transfer or an all-reduce with one other node.
+
+    Parameters
+    ----------
+    fabric
+        "slingshot", "infiniband" or "roce".
+    rate
+        Line rate of one adapter, in bits per second.
+    adapters
+        How many of them take part.
+
+    Returns
+    -------
+    None for a network of which no figure is known.
+    """
+    if fabric not in _NETWORKS or rate <= 0 or adapters < 1:
+        return None
+    share, source, measured = _NETWORKS[fabric]
+    line = rate / 8 * adapters
+    return Figure(line * share, source, measured=measured, peak=_FEWER_BYTES * line)

@@ -30,7 +30,8 @@ class Threshold(Limits):
     by_model
         Words of a GPU's name to limits; the first entry whose words all occur replaces the limits above.
     of_best_known
-        Least share of the best figure that is known for this GPU model; inconclusive for an unknown model.
+        Least share of the best figure that is known for this GPU model or, between nodes, for this network;
+        inconclusive where none is known and nothing else can be judged.
     below_median
         Share below the median of the allocation from which a figure fails.
     above_median
@@ -85,7 +86,9 @@ class Threshold(Limits):
         if limits.at_most is not None:
             parts.append(f"at most {shown(limits.at_most, unit)}")
         if self.of_best_known is not None:
-            parts.append(f"at least {self.of_best_known:.0%} of the best known figure for the model")
+            parts.append(
+                f"at least {self.of_best_known:.0%} of the best known figure for the model or network"
+            )
         if self.below_median is not None:
             parts.append(f"less than {self.below_median:.0%} below the allocation's median")
         if self.above_median is not None:

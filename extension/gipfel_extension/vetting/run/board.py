@@ -62,15 +62,17 @@ class Board:
 
     def compared(self, results: Sequence[CheckResult]) -> Sequence[CheckResult]:
         """Verdicts with what thresholds relative to each other, or to earlier runs, say of their figures."""
-        stored = self.past.baselines(self._models(results))
-        return compare_with_allocation(self.protocol, results, stored)
-
-    def _models(self, results: Sequence[CheckResult]) -> set[str]:
-        """The GPU models that were found, where a threshold asks for stored figures."""
-        wanted = {
-            each.name for each in self.protocol.checks if each.threshold and each.threshold.below_baseline
-        }
-        return {str(each.evidence.get("model") or "") for each in results if each.check in wanted}
+        compared = list(results)
+        for entry in self.protocol.checks:
+            if entry.threshold is None:
+                continue
+            places = [place for place, each in enumerate(compared) if each.check == entry.name]
+            own = [compared[place] for place in places]
+            models = {str(each.evidence.get("model") or "") for each in own}
+            stored = self.past.baselines(models if entry.threshold.below_baseline else (), check=entry.name)
+            for place, each in zip(places, compare_with_allocation(self.protocol, own, stored), strict=True):
+                compared[place] = each
+        return compared
 
     def run(self, node: str, check: str) -> None:
         """What runs on a node now; empty for nothing."""

@@ -11,6 +11,7 @@ from ..probing import ProbeSpec
 from ..protocol import ProtocolCheck
 from .board import Board
 from .desk import Desk
+from .fabric import Network, held_against, network_of, settings_for
 from .groups import GroupOutcome, run_groups
 
 
@@ -23,10 +24,15 @@ def run_pairs(board: Board, desk: Desk, entry: ProtocolCheck, spec: ProbeSpec, n
         The run ends first.
     """
     state = _state(board, desk, entry, nodes)
-    lacking = ""
+    lacking, network = "", Network()
+    gpus = max(
+        (desk.peers.present[node].hello.gpus for node in nodes if node in desk.peers.present), default=0
+    )
     while (planned := next_round(state)) is not None:
         outcomes = run_groups(desk, spec, [(pair.first, pair.second) for pair in planned.pairs])
         lacking = lacking or next((each.answer.missing for each in outcomes if each.answer.missing), "")
+        found = network_of(outcomes, gpus if spec.per_gpu else 1)
+        network = max(network, found, key=lambda each: (each.rate * each.adapters, each.by_sockets))
         state = state.with_round(_measurements(planned, outcomes))
         if not any(each.samples for each in state.measurements) and _all_say_the_same(state):
             # Such as an image without torch: more rounds would say it again.
@@ -34,7 +40,11 @@ def run_pairs(board: Board, desk: Desk, entry: ProtocolCheck, spec: ProbeSpec, n
     if lacking and not any(each.samples for each in state.measurements):
         board.add([_lacking(entry, node, lacking) for node in nodes])
         return
-    board.add([each.model_copy(update={"severity": entry.severity}) for each in conclude(state)])
+    figure = network.figure(spec)
+    settings = settings_for(state.settings, entry, figure)
+    results = conclude(state.model_copy(update={"settings": settings}))
+    judged = [held_against(each, entry, settings, network, figure) for each in results]
+    board.add([each.model_copy(update={"severity": entry.severity}) for each in judged])
 
 
 def _lacking(entry: ProtocolCheck, node: str, module: str) -> CheckResult:

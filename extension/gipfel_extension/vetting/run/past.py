@@ -78,13 +78,17 @@ class Past:
             if all(self.fit(node, each.name)[-1:] == (True,) for each in deciding)
         }
 
-    def baselines(self, models: Collection[str] = ()) -> dict[tuple[str, str], float]:
-        """Check type and GPU model to the usual figure: the user's own, else the site's for these models."""
+    def baselines(self, models: Collection[str] = (), *, check: str) -> dict[tuple[str, str], float]:
+        """Check type and GPU model to the usual figure of a check.
+
+        The user's own of the same name, as checks of one type may measure different things; else the site's
+        for these models.
+        """
         # Whoever does not answer is not asked again.
         if new := set(models) - self._asked:
             self._asked |= new
             self._site += self._ask(new)
-        found = (*self._site, *self._baselines)
+        found = (each for each in (*self._site, *self._baselines) if each.check == check)
         return {(each.type, each.gpu_model): each.median for each in found}
 
     def usual(self, entry: ProtocolCheck) -> float | None:

@@ -3,7 +3,8 @@
 Its place is in the environment: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT (or
 GIPFEL_INIT_METHOD). Asks: method, device ("cuda" or "cpu"), payload (bytes), samples, warmup_payload,
 warmup_runs, seconds to wait.
-Answers: samples in B/s as this rank saw them, without the first, and how many values were wrong.
+Answers: samples in B/s as this rank saw them, without the first, how many values were wrong, and in the
+evidence which network the node has and which one NCCL uses.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import re
 import sys
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 
@@ -48,6 +52,7 @@ def measured(torch: Any, dist: Any, request: Any) -> Any:
             raise RuntimeError(f"rank {rank} has no GPU: torch sees {torch.cuda.device_count()}")
         torch.cuda.set_device(local)
         place = f"cuda:{local}"
+    log = said_by_nccl() if gpu else ""
     dist.init_process_group(
         "nccl" if gpu else "gloo", init_method=os.environ.get("GIPFEL_INIT_METHOD", "env://"), rank=rank,
         world_size=world, timeout=datetime.timedelta(seconds=request["seconds"]),
@@ -62,7 +67,65 @@ def measured(torch: Any, dist: Any, request: Any) -> Any:
     dist.destroy_process_group()
     # The first sample holds the warming up.
     evidence = {"rank": rank, "world": world, "backend": "nccl" if gpu else "gloo", "first": samples[0]}
+    evidence["network"] = {**adapters(), "transport": transport(log) if gpu else "gloo"}
     return {"samples": samples[1:], "wrong": wrong, "evidence": evidence}
+
+
+def said_by_nccl() -> Any:
+    """The file into which NCCL writes which network it uses."""
+    descriptor, path = tempfile.mkstemp(prefix="gipfel-nccl-")
+    os.close(descriptor)
+    os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET", NCCL_DEBUG_FILE=path)
+    return path
+
+
+def transport(path: Any) -> Any:
+    """NCCL's network by its own words, such as "AWS Libfabric" or "Socket"; empty where it names none."""
+    try:
+        with Path(path).open(errors="replace") as log:
+            found = re.findall(r"Using network (\S[^\r\n]*)", log.read(1 << 20))
+        Path(path).unlink()
+    except OSError:
+        found = []
+    return found[-1].strip()[:80] if found else ""
+
+
+def adapters(root: str = "/sys/class") -> Any:
+    """The node's fastest network: its kind, how many adapters, and bits per second of one."""
+    slingshot = listed(f"{root}/cxi")
+    if slingshot:
+        return {"fabric": "slingshot", "adapters": len(slingshot), "rate": 200e9}
+    rates: dict[tuple[str, float], int] = {}
+    for device in listed(f"{root}/infiniband"):
+        for port in listed(f"{root}/infiniband/{device}/ports"):
+            at = f"{root}/infiniband/{device}/ports/{port}"
+            kind = {"InfiniBand": "infiniband", "Ethernet": "roce"}.get(first_line(f"{at}/link_layer"), "")
+            rate = re.match(r"(\d+(?:\.\d+)?) Gb/sec", first_line(f"{at}/rate"))
+            if kind and rate and "ACTIVE" in first_line(f"{at}/state"):
+                key = (kind, float(rate[1]) * 1e9)
+                rates[key] = rates.get(key, 0) + 1
+    if not rates:
+        return {"fabric": "", "adapters": 0, "rate": 0.0}
+    # Adapters of management or storage are slower, or fewer.
+    kind, rate_of_one = max(rates, key=lambda key: (key[0] == "infiniband", key[1] * rates[key]))
+    return {"fabric": kind, "adapters": rates[kind, rate_of_one], "rate": rate_of_one}
+
+
+def listed(path: str) -> Any:
+    """The names in a folder; none where it is not there."""
+    try:
+        return sorted(each.name for each in Path(path).iterdir())
+    except OSError:
+        return []
+
+
+def first_line(path: str) -> str:
+    """The first line of a file; empty where it can't be read."""
+    try:
+        with Path(path).open() as file:
+            return file.readline(200).strip()
+    except OSError:
+        return ""
 
 
 class Collective:
