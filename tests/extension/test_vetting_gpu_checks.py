@@ -1,7 +1,9 @@
 """Checks of GPUs on recorded readings: what is wrong is named, and what nobody knows does not pass."""
 
 import dataclasses
+import functools
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from vetting_readings import HEALTHY, FakeHost, FakeProbes, Readings, context, gpus
 
 from gipfel_extension.vetting.attribution.compare import compare_with_allocation
+from gipfel_extension.vetting.checks import matmul
+from gipfel_extension.vetting.checks.under_load import LoadWatch
 from gipfel_extension.vetting.gpus.reading import NvLink, Process, Remapped
 from gipfel_extension.vetting.host import Ran
 from gipfel_extension.vetting.model import Verdict
@@ -18,6 +22,7 @@ from gipfel_extension.vetting.one_check import run_check
 from gipfel_extension.vetting.probing import ProbeAnswer
 from gipfel_extension.vetting.protocol import VettingProtocol
 from gipfel_extension.vetting.protocol_entry import entry_of
+from gipfel_extension.vetting.protocol_load import load_protocol
 
 PASS, DEGRADED, FAIL = Verdict.PASS, Verdict.DEGRADED, Verdict.FAIL
 NOT_RUN, INCONCLUSIVE = Verdict.NOT_RUN, Verdict.INCONCLUSIVE
@@ -77,6 +82,12 @@ def test_a_healthy_node_passes_and_one_without_answers_does_not(type_, tmp_path)
         ("nvlink", {"nvlinks": tuple(NvLink(i, active=i != 7) for i in range(18))}, FAIL, "17 of 18"),
         ("nvlink", {"nvlinks": (NvLink(0, active=True), NvLink(1, active=False))}, FAIL, "down: 1"),
         ("nvlink", {"nvlinks": (NvLink(0, active=True, recovery_errors=3),)}, DEGRADED, "recover 3"),
+        ("nvlink", {"nvlinks": (*(NvLink(i, active=True) for i in range(5)), NvLink(5))}, INCONCLUSIVE,
+         "whether NVLink 5 is up"),
+        ("temperature", {"temperature_c": -273.0}, INCONCLUSIVE, "not a temperature"),
+        ("clocks", {"memory_clock_max_mhz": 1593.0, "memory_clock_mhz": 1593.0}, FAIL, "2619 on another"),
+        ("pcie", {"pcie_width": 8, "pcie_width_max": 8, "name": "NVIDIA H100 80GB HBM3"}, DEGRADED,
+         "slot gives 8 lanes"),
         ("pcie", {"pcie_width": 8}, FAIL, "8 of 16 lanes"),
         ("pcie", {"pcie_replays": 50_000}, DEGRADED, "50000"),
     ],
@@ -119,6 +130,11 @@ XID_LOG = """[   10.000000] NVRM: loading NVIDIA UNIX Open Kernel Module
     [
         (XID_LOG, 0, FAIL, "XID 79 on 0009:01:00"),
         (XID_LOG.replace("79", "31"), 0, PASS, "No XID"),
+        (XID_LOG.replace("79", "95"), 0, FAIL, "XID 95"),
+        # A log that begins 100 s ago says nothing of two hours, but what it says counts.
+        ("[ 9900.000000] usb 1-1: new device\n", 0, INCONCLUSIVE, "reaches back 0.028 of 2 h"),
+        (XID_LOG.replace("[   10.0", "[ 8990.0"), 0, FAIL, "XID 79"),
+        ("usb 1-1: new device\n", 0, INCONCLUSIVE, "has no times"),
         (XID_LOG.replace("79", "149"), 0, DEGRADED, "XID 149"),
         (XID_LOG.replace("[ 9000.123456]", "[  100.0]"), 0, PASS, "No XID"),
         (XID_LOG.replace("[ 9000.123456]", "Nov 21 20:00:00"), 0, INCONCLUSIVE, "can't be read"),
@@ -135,6 +151,8 @@ def test_xid_in_the_kernels_log(log, status, verdict, said, tmp_path):
     host = FakeHost(texts={"/proc/uptime": "10000.00 1.00\n"}, programs={"dmesg": Ran(status, log)})
     (result,) = look(tmp_path, "xid", host=host)
     assert (result.verdict, said in result.reason) == (verdict, True), result.reason
+    # Without a driver there is nobody who would log one.
+    assert look(tmp_path, "xid", host=host, error="Driver Not Loaded")[0].verdict is NOT_RUN
     (missing,) = look(tmp_path, "xid", host=FakeHost(programs={}))
     assert missing.verdict is NOT_RUN
 
@@ -182,6 +200,91 @@ def test_matmul_is_held_against_the_best_known_figure_and_its_values(tmp_path):
     )
     assert results(ProbeAnswer(), expected=0)[0].verdict is NOT_RUN
     assert [each.verdict for each in results(answer(800e12), expected=2)] == [PASS, FAIL]
+
+
+def _of_samples(type_: str, folder: Path, *samples: float, threshold: object = None, **more: object):
+    device = {"uuid": "GPU-0", "name": "NVIDIA GH200 120GB", "index": 0, "samples": [*samples], **more}
+    entry = entry_of({"name": type_, "type": type_, "threshold": threshold})
+    given = FakeProbes(ProbeAnswer(unit="B/s", devices=(device,)))
+    (found,) = run_check(entry, context(folder, probes=given, expected_gpus=1))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("samples", "threshold", "verdict", "said"),
+    [
+        ((800e12,) * 7, {"of_best_known": "80 %"}, PASS, "97%"),
+        ((80e12,) * 3 + (800e12,) * 4, {"of_best_known": "80 %"}, FAIL, "two modes"),
+        ((80e12,) * 3 + (800e12,) * 4, None, FAIL, "two modes"),
+        ((400e12, 500e12, 600e12, *(800e12,) * 4), {"at_least": 650e12}, FAIL, "3 of 7 samples"),
+        ((400e12, *(800e12,) * 6), {"at_least": 650e12}, INCONCLUSIVE, "1 of 7 samples"),
+        # A thousand times what the data sheet says, whatever the protocol asks.
+        ((8e17,) * 7, {"of_best_known": "80 %"}, INCONCLUSIVE, "more than NVIDIA GH200"),
+        ((8e17,) * 7, None, INCONCLUSIVE, "more than NVIDIA GH200"),
+    ],
+)
+def test_a_tenth_of_the_samples_and_the_most_that_is_possible_count(
+    samples, threshold, verdict, said, tmp_path
+):
+    found = _of_samples("matmul", tmp_path, *samples, threshold=threshold)
+    assert (found.verdict, said in found.reason) == (verdict, True), found.reason
+
+
+@pytest.mark.parametrize(
+    ("back", "verdict"),
+    [([297e9] * 7, PASS), ([30e9] * 7, FAIL), ([30e9] * 3 + [297e9] * 4, FAIL), ([], INCONCLUSIVE)],
+)
+def test_the_way_back_to_the_host_is_judged_as_well(back, verdict, tmp_path):
+    found = _of_samples(
+        "host_copy", tmp_path, *[330e9] * 7, threshold={"of_best_known": "70 %"}, to_host=back
+    )
+    assert found.verdict is verdict, found.reason
+
+
+class Heating:
+    """Probes that take a while, and NVML that meanwhile sees clocks go down."""
+
+    def __init__(self, given: ProbeAnswer, *, seen: int, reasons: int) -> None:
+        self.given, self.seen, self.reasons, self.read_often = given, seen, reasons, threading.Event()
+        self.readings, self.requests = 0, []
+
+    def read(self):
+        self.readings += 1
+        if self.readings >= 4:
+            self.read_often.set()
+        hot = self.reasons if self.readings <= self.seen else 0
+        return gpus(1, clock_reasons=hot, sm_clock_mhz=345.0 if hot else 1900.0, temperature_c=85.0)
+
+    def run(self, spec):
+        self.requests.append(spec.request)
+        assert self.read_often.wait(20)
+        return self.given
+
+
+@pytest.mark.parametrize(
+    ("seen", "reasons", "verdict"), [(9, 0x40, FAIL), (1, 0x40, PASS), (9, 0x04, PASS), (0, 0, PASS)]
+)
+def test_a_gpu_that_slows_down_when_it_is_warm_fails(seen, reasons, verdict, tmp_path, monkeypatch):
+    monkeypatch.setattr(matmul, "LoadWatch", functools.partial(LoadWatch, every_s=0.01))
+    heating = Heating(answer(800e12), seen=seen, reasons=reasons)
+    (entry,) = [each for each in load_protocol("standard").checks if each.type == "matmul"]
+    (found,) = run_check(entry, context(tmp_path, gpus=heating, probes=heating, expected_gpus=1))
+    assert heating.requests[0]["heat"] == 30.0
+    waits = INCONCLUSIVE if entry.threshold is None else verdict
+    assert found.verdict is waits, found.reason
+    if verdict is FAIL:
+        assert "hardware thermal slowdown" in found.reason
+    else:
+        assert found.evidence["most_temperature_c"] == 85.0
+
+
+def test_a_gpu_whose_clocks_nobody_could_watch_is_not_vetted_by_its_load(tmp_path):
+    entry = entry_of({"type": "matmul", "parameters": {"device": "cuda", "heat": "1 s"}})
+    blind = Readings(error="NVML is gone.")
+    (found,) = run_check(
+        entry, context(tmp_path, gpus=blind, probes=FakeProbes(answer(800e12)), expected_gpus=1)
+    )
+    assert (found.verdict, "could not be watched" in found.reason) == (INCONCLUSIVE, True)
 
 
 def test_readings_are_values():

@@ -20,10 +20,12 @@ class Library:
     nvmlMemory_v2 = 2
 
     class NVMLError(Exception):
-        pass
+        def __init__(self, said: str, value: int = 3) -> None:
+            super().__init__(said)
+            self.value = value
 
-    def __init__(self, count: int = 2) -> None:
-        self.count, self.open = count, 0
+    def __init__(self, count: int = 2, *, broken_link: int | None = None) -> None:
+        self.count, self.open, self.broken_link = count, 0, broken_link
 
     def nvmlInit(self) -> None:
         self.open += 1
@@ -70,8 +72,10 @@ class Library:
         return 3
 
     def nvmlDeviceGetNvLinkState(self, handle: int, link: int) -> int:
+        if link == self.broken_link:
+            raise self.NVMLError("Unknown Error", 999)
         if link >= 2:
-            raise self.NVMLError("Invalid Argument")
+            raise self.NVMLError("Invalid Argument", 2)
         return 1 - link
 
     def nvmlDeviceGetNvLinkErrorCounter(self, handle: int, link: int, counter: int) -> int:
@@ -124,3 +128,8 @@ def test_readings_and_figures_need_no_pydantic():
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.stdout.strip() == "794500000000000.0", done.stderr
+
+
+def test_a_link_that_nvml_cannot_read_does_not_end_the_list_of_links():
+    first, _ = Nvml({}, Library(broken_link=0)).read()
+    assert [link.active for link in first.nvlinks] == [None, False]

@@ -7,8 +7,9 @@ from pydantic import Field, model_validator
 
 from gipfel_cluster.model import Frozen, Line
 
-from .figures import best_known
-from .model import Finding, Verdict, worst
+from .attribution.statistics import percentile
+from .figures import Figure, best_known
+from .model import Finding, Owner, Verdict, worst
 from .quantities import Quantity, shown
 
 #: A share between 0 and 1; percent are understood.
@@ -105,23 +106,63 @@ WAITS = "It is still to be compared with the other nodes."
 def judge(finding: Finding, threshold: Threshold | None, *, type_: str) -> Finding:
     """The finding with what its threshold says of its figure alone.
 
-    A finding that does not pass stays as it is. One whose threshold needs the other nodes is inconclusive
-    where nothing else could be judged: `attribution.compare` decides then.
+    A finding that does not pass stays as it is; one that is beyond what the device can do is a fault of the
+    measurement. One whose threshold needs the other nodes is inconclusive where nothing else could be judged:
+    `attribution.compare` decides then.
     """
-    if finding.verdict is not Verdict.PASS or threshold is None:
+    if finding.verdict is not Verdict.PASS:
+        return finding
+    best = best_known(type_, finding.model)
+    if best is not None and finding.figure is not None and finding.figure > best.too_much:
+        return _beyond(finding, best.too_much)
+    if threshold is None:
         return finding
     if finding.figure is None:
         reason = f"{finding.reason} There is no figure to hold against the threshold."
         return _changed(finding, Verdict.INCONCLUSIVE, reason)
-    verdicts = [*_by_limits(finding, threshold), *_by_best_known(finding, threshold, type_)]
+    return _held_against(finding, threshold, best)
+
+
+def _held_against(finding: Finding, threshold: Threshold, best: Figure | None) -> Finding:
+    """Return the finding by its threshold; a tenth of its samples must hold what their median does."""
+    verdicts = [*_by_limits(finding, threshold), *_by_best_known(finding, threshold, best)]
     judged = [each for each in verdicts if each[0] is not Verdict.INCONCLUSIVE]
     if judged:
         verdict = worst([each[0] for each in judged])
+        if verdict is Verdict.PASS and (low := _low_samples(finding, threshold, best)):
+            return low
         return _changed(finding, verdict, next(text for each, text in judged if each is verdict))
     if threshold.relative:
         return _waiting(finding, f"{finding.reason} {WAITS}")
     reason = next((text for _, text in verdicts), f"{finding.reason} No stored baseline to compare with.")
     return _waiting(finding, reason)
+
+
+def _beyond(finding: Finding, most: float) -> Finding:
+    assert finding.figure is not None  # noqa: S101 - the caller has looked
+    reason = f"{shown(finding.figure, finding.unit)} is more than {finding.model} can do: at most"
+    changed = _changed(finding, Verdict.INCONCLUSIVE, f"{reason} {shown(most, finding.unit)}.")
+    fix = "Something was measured wrongly: report it with the evidence."
+    return changed.model_copy(update={"fix": fix, "owner": Owner.PROTOCOL})
+
+
+def _low_samples(finding: Finding, threshold: Threshold, best: Figure | None) -> Finding | None:
+    """Return the finding with its verdict where its median is above the floor and a tenth of it is not."""
+    floors = [threshold.limits(finding.model).at_least or 0.0]
+    if threshold.of_best_known is not None and best is not None:
+        floors.append(threshold.of_best_known * best.value)
+    floor = max(floors)
+    low = [each for each in finding.samples if each < floor]
+    if not low or percentile(sorted(finding.samples), 0.1) >= floor:
+        return None
+    text = (
+        f"{len(low)} of {len(finding.samples)} samples are below {shown(floor, finding.unit)}, down to"
+        f" {shown(min(low), finding.unit)}, where the median is {shown(finding.figure or 0.0, finding.unit)}."
+    )
+    # One alone may be a moment.
+    verdict = Verdict.FAIL if len(low) > 1 else Verdict.INCONCLUSIVE
+    fix = "Vet it again; if it comes back, leave this node out and tell the operators."
+    return _changed(finding, verdict, text).model_copy(update={"fix": fix})
 
 
 def _waiting(finding: Finding, reason: str) -> Finding:
@@ -146,10 +187,9 @@ def _by_limits(finding: Finding, threshold: Threshold) -> list[tuple[Verdict, st
     return verdicts
 
 
-def _by_best_known(finding: Finding, threshold: Threshold, type_: str) -> list[tuple[Verdict, str]]:
+def _by_best_known(finding: Finding, threshold: Threshold, best: Figure | None) -> list[tuple[Verdict, str]]:
     if threshold.of_best_known is None or finding.figure is None:
         return []
-    best = best_known(type_, finding.model)
     if best is None:
         text = f"No figure is known for {finding.model or 'this device'}: nothing to compare with."
         return [(Verdict.INCONCLUSIVE, text)]

@@ -11,7 +11,7 @@ from ..check import CheckContext
 from ..gpus.reading import GpuReading
 from ..model import Finding, Scope
 from ..quantities import Quantity
-from .gpus import failed, for_each, passed, unsaid
+from .gpus import failed, for_each, passed, readings, unsaid
 
 #: Bits of NVML's mask that mean trouble, by NVIDIA's names; idle, application clocks and sync boost do not.
 REASONS: dict[int, str] = {
@@ -46,9 +46,12 @@ class Clocks(Frozen):
 
     def run(self, context: CheckContext) -> Sequence[Finding]:
         """One finding per GPU."""
-        return for_each(context, self._look)
+        tops: dict[str, float] = {}
+        for gpu in readings(context):
+            tops[gpu.name] = max(tops.get(gpu.name, 0.0), gpu.memory_clock_max_mhz or 0.0)
+        return for_each(context, lambda gpu: self._look(gpu, tops.get(gpu.name, 0.0)))
 
-    def _look(self, gpu: GpuReading) -> Finding:
+    def _look(self, gpu: GpuReading, of_model: float) -> Finding:
         if gpu.clock_reasons is None:
             return unsaid("why its clocks are what they are")
         names = [name for bit, name in REASONS.items() if gpu.clock_reasons & bit]
@@ -60,6 +63,10 @@ class Clocks(Frozen):
             fix = "Ask the operators to reset the application clocks, or take another node."
             return failed(f"The SM clock is limited to {limit:.0f} of {most:.0f} MHz.", fix, limit, "MHz")
         memory, top = gpu.memory_clock_mhz, gpu.memory_clock_max_mhz
+        if top and top < self.least_memory * of_model:
+            fix = "Take another node, and tell the operators."
+            reason = f"The memory may run at {top:.0f} MHz at most, {of_model:.0f} on another GPU here."
+            return failed(reason, fix, top, "MHz")
         busy = not gpu.clock_reasons & _IDLE
         if busy and memory is not None and top and memory < self.least_memory * top:
             fix = "Take another node, and tell the operators."

@@ -14,6 +14,8 @@ from ..quantities import shown
 
 #: A probe is given this share of a check's time limit, so that it is killed before the check is given up.
 _SHARE = 0.9
+#: Two groups of samples of a GPU are two modes where one is lower than this share of the other.
+_ONE_MODE = 0.8
 #: What the probes say where torch finds no GPU.
 _NO_GPU = "torch sees no GPU"
 
@@ -48,13 +50,14 @@ def measure(context: CheckContext, probe: str, request: dict[str, JsonValue]) ->
         # An image whose torch was built without CUDA, or a container without GPUs, says the same everywhere.
         owner = Owner.IMAGE if _NO_GPU in answer.error else None
         return [Finding(verdict=Verdict.FAIL, reason=answer.error, fix=fix, owner=owner)]
-    found = [_finding(device, answer) for device in answer.devices]
-    if request.get("device", "cuda") == "cuda":
+    gpu = request.get("device", "cuda") == "cuda"
+    found = [_finding(device, answer, gpu=gpu) for device in answer.devices]
+    if gpu:
         found += _absent(context, len(found))
     return found
 
 
-def _finding(device: dict[str, JsonValue], answer: ProbeAnswer) -> Finding:
+def _finding(device: dict[str, JsonValue], answer: ProbeAnswer, *, gpu: bool) -> Finding:
     values: Any = device
     samples = tuple(float(each) for each in values.get("samples") or ())
     subject = str(values.get("uuid") or (f"GPU {values['index']}" if "index" in values else ""))
@@ -69,6 +72,11 @@ def _finding(device: dict[str, JsonValue], answer: ProbeAnswer) -> Finding:
     if not samples:
         return Finding(verdict=Verdict.INCONCLUSIVE, reason="The probe measured nothing.", **common)
     numbers = summary(samples)
+    if gpu and numbers.bimodal and numbers.lower < _ONE_MODE * numbers.upper:
+        lower, upper = shown(numbers.lower, answer.unit), shown(numbers.upper, answer.unit)
+        reason = f"It has two modes: {lower} and {upper}."
+        fix = "Leave this node out, and tell the operators: it is slow from time to time."
+        return Finding(verdict=Verdict.FAIL, reason=reason, fix=fix, figure=numbers.median, **common)
     reason = f"{shown(numbers.median, answer.unit)}, all values are right."
     return Finding(verdict=Verdict.PASS, reason=reason, figure=numbers.median, **common)
 

@@ -9,7 +9,9 @@ from gipfel_cluster.model import Frozen
 
 from ..check import CheckContext
 from ..model import Finding, Scope
+from ..quantities import Quantity
 from .devices import device_of, measure
+from .under_load import LoadWatch
 
 #: Beside a square, a shape with which an H100 was found to be fastest (MAMF table of stas00/ml-engineering).
 _FAST = (6144, 17920, 2816)
@@ -24,6 +26,8 @@ class Matmul(Frozen):
         Edge of the square product; None takes 8192 on a GPU and 1024 on a CPU.
     seconds
         Per sample, at most.
+    heat
+        Seconds for which all GPUs compute together before they are measured, with their clocks watched.
     """
 
     type: ClassVar[str] = "matmul"
@@ -34,6 +38,7 @@ class Matmul(Frozen):
     size: Annotated[int, Field(ge=64, le=16_384)] | None = None
     samples: Annotated[int, Field(ge=5, le=200)] = 7
     seconds: Annotated[float, Field(gt=0, le=60)] = 0.1
+    heat: Annotated[Quantity, Field(ge=0, le=3600)] = 0.0
 
     def run(self, context: CheckContext) -> Sequence[Finding]:
         """One finding per GPU, or one for the node."""
@@ -41,4 +46,8 @@ class Matmul(Frozen):
         size = self.size or (8192 if device == "cuda" else 1024)
         shapes = [[size] * 3, list(_FAST)] if device == "cuda" and self.size is None else [[size] * 3]
         request = {"device": device, "shapes": shapes, "samples": self.samples, "seconds": self.seconds}
-        return measure(context, "matmul", request)  # type: ignore[arg-type]
+        if device != "cuda" or not self.heat:
+            return measure(context, "matmul", request)  # type: ignore[arg-type]
+        with LoadWatch(context) as watch:
+            found = measure(context, "matmul", {**request, "heat": self.heat})  # type: ignore[dict-item]
+        return watch.judged(found)

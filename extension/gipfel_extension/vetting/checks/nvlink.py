@@ -48,6 +48,12 @@ class NvLinks(Frozen):
             return Finding(verdict=Verdict.NOT_RUN, reason=reason, evidence=evidence)
         if not gpu.nvlinks:
             return unsaid("anything of NVLink")
+        unknown = [str(link.index) for link in gpu.nvlinks if link.active is None]
+        if unknown:
+            return unsaid(f"whether NVLink {', '.join(unknown)} is up")
+        return self._of_links(gpu)
+
+    def _of_links(self, gpu: GpuReading) -> Finding:
         up = [link for link in gpu.nvlinks if link.active]
         wanted = self.links or len(gpu.nvlinks)
         if len(up) < wanted:

@@ -12,6 +12,16 @@ from ..gpus.reading import GpuReading
 from ..model import Finding, Scope, Verdict
 from .gpus import failed, for_each, passed, unsaid
 
+#: Lanes of every data-centre card since the V100; superchips have no slot.
+_CARDS = 16
+_NAMES = ("A100", "H100", "H200", "B200", "L40S", "L4 ")
+_SUPERCHIPS = ("GH200", "GB200")
+
+
+def _is_card(model: str) -> bool:
+    words = model.upper() + " "
+    return any(name in words for name in _NAMES) and not any(name in words for name in _SUPERCHIPS)
+
 
 class Pcie(Frozen):
     """As wide as it can be; the speed is judged only where a generation is given, because an idle link rests.
@@ -45,6 +55,9 @@ class Pcie(Frozen):
         fix = "Take another node, and tell the operators: the card may sit badly in its slot."
         if width < wanted:
             return failed(f"PCIe runs with {width} of {wanted} lanes.", fix, float(width), "x")
+        if self.width is None and wanted < _CARDS and _is_card(gpu.name):
+            reason = f"Its slot gives {wanted} lanes at most; the card has {_CARDS}."
+            return Finding(verdict=Verdict.DEGRADED, reason=reason, fix=fix, figure=float(wanted), unit="x")
         now, top = gpu.pcie_generation, gpu.pcie_generation_max
         if self.generation is not None:
             # A resting link shows a lower generation than it will run at.

@@ -9,7 +9,7 @@ from pydantic import Field
 from gipfel_cluster.model import Frozen, Line
 
 from ..check import CheckContext
-from ..model import Finding, Scope
+from ..model import Finding, Scope, Verdict
 from ..quantities import Quantity, shown
 from .files import file_system_of, fill, folder_of, temporary_file
 from .gpus import failed, passed
@@ -57,7 +57,12 @@ class Quota(Frozen):
             return [failed(f"{folder} has room for {disk.f_favail} more files.", fix, free, "B")]
         with temporary_file(folder) as (descriptor, _):
             try:
-                fill(descriptor, int(self.write), time.monotonic() + context.time_limit_s * 0.8)
+                written, _ = fill(descriptor, int(self.write), time.monotonic() + context.time_limit_s * 0.8)
             except OSError as error:
                 return [failed(f"{folder} can't be written: {error.strerror}.", fix, free, "B")]
+        if written < self.write:
+            reason = f"Only {shown(written, 'B')} of {shown(self.write, 'B')} could be written in time."
+            return [
+                Finding(verdict=Verdict.INCONCLUSIVE, reason=reason, fix="Give it more time, or write less.")
+            ]
         return [passed(f"{folder} has {shown(free, 'B')} left.", free, "B")]

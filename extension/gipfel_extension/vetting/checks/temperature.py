@@ -9,8 +9,11 @@ from gipfel_cluster.model import Frozen
 
 from ..check import CheckContext
 from ..gpus.reading import GpuReading
-from ..model import Finding, Scope
+from ..model import Finding, Scope, Verdict
 from .gpus import failed, for_each, passed, unsaid
+
+#: No GPU that computes is as cold.
+_LEAST_C = 1.0
 
 
 class Temperature(Frozen):
@@ -36,6 +39,11 @@ class Temperature(Frozen):
         now, slows = gpu.temperature_c, gpu.slowdown_temperature_c
         if now is None:
             return unsaid("the temperature")
+        if now < _LEAST_C:
+            fix = "Look at this GPU's sensor: the driver reads it wrongly."
+            return Finding(
+                verdict=Verdict.INCONCLUSIVE, reason=f"{now:.0f} °C is not a temperature.", fix=fix
+            )
         if slows is not None and now > slows - self.margin:
             fix = "Let it cool, or take another node; a GPU that is hot before the run lacks cooling."
             return failed(

@@ -14,6 +14,8 @@ log = logging.getLogger(__name__)
 _COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
 #: Links that NVML may be asked for; the first one that it doesn't know ends the list.
 _MOST_LINKS = 36
+#: NVML's errors for a link beyond the last: invalid argument, not supported.
+_NO_SUCH_LINK = (2, 3)
 
 
 class Nvml:
@@ -97,7 +99,7 @@ def _reading(nvml: Any, index: int, handle: Any) -> GpuReading:
         ecc_uncorrected=ask("nvmlDeviceGetTotalEccErrors", 1, 0),
         remapped=_remapped(ask("nvmlDeviceGetRemappedRows")),
         retired_pages=_retired(ask),
-        nvlinks=_links(ask),
+        nvlinks=_links(nvml, handle, ask),
         pcie_width=ask("nvmlDeviceGetCurrPcieLinkWidth"),
         pcie_width_max=ask("nvmlDeviceGetMaxPcieLinkWidth"),
         pcie_generation=ask("nvmlDeviceGetCurrPcieLinkGeneration"),
@@ -136,12 +138,20 @@ def _retired(ask: Callable[..., Any]) -> int | None:
     return sum(known) if known else None
 
 
-def _links(ask: Callable[..., Any]) -> tuple[NvLink, ...]:
-    links = []
+def _links(nvml: Any, handle: Any, ask: Callable[..., Any]) -> tuple[NvLink, ...]:
+    """Return the links up to the first that the GPU does not have; the state of one that errs is None."""
+    links: list[NvLink] = []
+    state_of = getattr(nvml, "nvmlDeviceGetNvLinkState", None)
+    if state_of is None:
+        return ()
     for index in range(_MOST_LINKS):
-        state = ask("nvmlDeviceGetNvLinkState", index)
-        if state is None:
-            break
+        try:
+            state = state_of(handle, index)
+        except nvml.NVMLError as error:
+            if getattr(error, "value", None) in _NO_SUCH_LINK:
+                break
+            links.append(NvLink(index))
+            continue
         replay, recovery, flit = (
             ask("nvmlDeviceGetNvLinkErrorCounter", index, counter) for counter in (0, 1, 2)
         )

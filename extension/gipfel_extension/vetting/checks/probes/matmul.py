@@ -1,7 +1,7 @@
 """Matrix products with their values checked, on each GPU one after the other, or on the CPU.
 
 Asks: device ("cuda" or "cpu"), shapes ([m, n, k], the fastest counts), samples, seconds (per sample, at
-most).
+most), heat (seconds for which all GPUs compute first).
 Answers: devices, each with samples in FLOP/s, without the first, and how many values were wrong.
 """
 
@@ -33,6 +33,7 @@ def on_gpus(request: Any) -> Any:
 
     if not torch.cuda.is_available() or not torch.cuda.device_count():
         raise RuntimeError("torch sees no GPU")
+    heat(torch, request.get("heat", 0.0))
     devices = []
     for index in range(torch.cuda.device_count()):
         torch.cuda.set_device(index)
@@ -43,6 +44,26 @@ def on_gpus(request: Any) -> Any:
         devices.append(found)
         torch.cuda.empty_cache()
     return devices
+
+
+def heat(torch: Any, seconds: float) -> None:
+    """Load all GPUs at once for so long, so that what is measured then is what they hold."""
+    if seconds <= 0:
+        return
+    held = []
+    for index in range(torch.cuda.device_count()):
+        square = torch.randn(8192, 8192, device=f"cuda:{index}", dtype=torch.bfloat16)
+        held.append((index, square, torch.empty_like(square)))
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for index, square, out in held:
+            torch.cuda.set_device(index)
+            for _ in range(20):
+                torch.mm(square, square, out=out)
+        for index, _, _ in held:
+            torch.cuda.synchronize(index)
+    held.clear()
+    torch.cuda.empty_cache()
 
 
 def on_cpu(request: Any) -> Any:
