@@ -73,7 +73,7 @@ def check_edfs(
     Set-up steps that no EDF stands beside are in the result too, as a warning and without an EDF.
     """
     checked: list[Resolution] = []
-    bases: Bases = {}
+    bases = Bases()
     for name in names:
         files, alone = _files(name, environment, directory)
         checked += [

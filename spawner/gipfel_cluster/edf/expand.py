@@ -103,8 +103,10 @@ def _value(body: str, lookup: Lookup, later: Lookup) -> str:
 
 def split_fields(text: str) -> tuple[str, ...]:
     """Split at every colon that isn't inside ``${…}``."""
+    if "${" not in text:
+        return tuple(text.split(":"))
     # Behind the last brace nothing is closed any more, and looking for what closes it would take n² steps.
-    end = text.rfind("}") + 1 if "${" in text else 0
+    end = text.rfind("}") + 1
     fields, start = [], 0
     for match in _COLON.finditer(text, 0, end):
         if match[0] == ":":

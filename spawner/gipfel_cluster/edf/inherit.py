@@ -1,6 +1,7 @@
 """``base_environment``: which files an EDF is made of, and their values merged."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from .bash import EXPANDERS
@@ -14,8 +15,16 @@ from .parse import parse
 from .setup import read_steps
 
 Find = Callable[[str], Path]
-#: Files that were read as a base, with what is wrong with each.
-Bases = dict[Path, tuple[Document, list[Diagnostic]]]
+
+
+@dataclass
+class Bases:
+    """Bases that many EDFs share, as the first of them found and read them."""
+
+    #: Names as they are written, expanded, and the file of each.
+    found: dict[str, Path] = field(default_factory=dict)
+    #: Files with what is wrong with each.
+    read: dict[Path, tuple[Document, list[Diagnostic]]] = field(default_factory=dict)
 
 
 class Chain:
@@ -28,7 +37,8 @@ class Chain:
     lookup
         The variables that names of bases may hold.
     bases
-        What was read before for another EDF of the same dialect, to which bases are added.
+        What was read before for another EDF of the same dialect, found by the same variables and from the
+        same directory; bases are added.
     """
 
     def __init__(
@@ -36,7 +46,7 @@ class Chain:
     ) -> None:
         self._find = find
         self._lookup = lookup
-        self._bases = {} if bases is None else bases
+        self._bases = Bases() if bases is None else bases
         self._dialect: Dialect = dialect
         self._tried = 0
         #: Bytes, values, and bytes of set-up steps.
@@ -120,7 +130,7 @@ class Chain:
             if not name and len(entry.path) == 1:
                 # The default, written by a variable that is empty: no base.
                 return
-            base = self._find(name)
+            base = self._bases.found.get(name) or self._find(name)
         except ExpansionError as error:
             self._refuse(entry, error.code, error.message, error.fix)
             return
@@ -129,6 +139,7 @@ class Chain:
             message = f"the base {shortened(what.file)!r} can't be used: {what.message}"
             self._refuse(entry, "base", message, what.fix)
             return
+        self._bases.found[name] = base
         # Sarus counts the EDF itself.
         levels = LEVELS - (self._dialect == "sarus")
         if _leads_back(base, chain):
@@ -144,12 +155,13 @@ class Chain:
         self.diagnostics.append(entry.diagnostic(code, message, fix))
 
     def _take_base(self, path: Path, chain: tuple[Path, ...]) -> None:
-        if path not in self._bases:
+        read = self._bases.read
+        if path not in read:
             try:
-                self._bases[path] = self._parsed(read_edf_text(path), path)
+                read[path] = self._parsed(read_edf_text(path), path)
             except EdfError as error:
-                self._bases[path] = (Document(), list(error.diagnostics))
-        self._take(*self._bases[path], path, chain)
+                read[path] = (Document(), list(error.diagnostics))
+        self._take(*read[path], path, chain)
 
 
 def _leads_back(base: Path, chain: tuple[Path, ...]) -> bool:

@@ -9,10 +9,12 @@ import tomllib
 
 from .limits import PARTS
 
-_BLANK = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)*")
+_BLANKS = r"(?:[ \t\r\n]++|#[^\n]*+)*+"
+_BLANK = re.compile(_BLANKS)
 #: One part of a key.
 KEY = r"""[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'"""
-_KEY = re.compile(KEY)
+#: The same with the blanks around it, and the dot behind it where there is one.
+_PART = re.compile(f"{_BLANKS}({KEY}){_BLANKS}(\\.?)")
 _SCALAR = re.compile(
     r'''"""(?:[^\\]|\\.)*?"{3,5}|\'\'\'.*?\'{3,5}|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|[^,\]}#\n]+''', re.DOTALL
 )
@@ -72,15 +74,12 @@ class Lines:
     def _key(self, position: int) -> tuple[Path, int]:
         """Read a dotted key, and the position behind it and its blanks."""
         parts: list[str] = []
-        while True:
-            match = _KEY.match(self._text, self._skip(position))
-            if match is None:
-                raise _LostError
-            parts.append(_unquoted(match[0]))
-            position = self._skip(match.end())
-            if self._text[position] != ".":
+        while match := _PART.match(self._text, position):
+            parts.append(_unquoted(match[1]))
+            position = match.end()
+            if not match[2]:
                 return tuple(parts), position
-            position += 1
+        raise _LostError
 
     def _pair(self, table: Path, position: int) -> int:
         key, after = self._key(position)

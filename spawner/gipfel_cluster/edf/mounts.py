@@ -36,6 +36,9 @@ def mount_of(fields: Sequence[str], refuse: Refuse, dialect: Dialect = "ce") -> 
 
 
 def _normal(path: str) -> str:
+    if path.startswith("/") and not path.endswith("/") and "//" not in path and "/." not in path:
+        # Nearly every path is normal as it is.
+        return path
     # POSIX lets two slashes at the beginning mean something else; Linux doesn't.
     return posixpath.normpath(path).replace("//", "/", 1)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from .bash import EXPANDERS
 from .dialects import ENTRYPOINT, Dialect
 from .entry import Document, Entry
-from .expand import ExpansionError, Lookup, split_fields
+from .expand import ExpansionError, Lookup, expand, split_fields
 from .limits import ALL_CHARACTERS, PATH_BYTES, weight
 from .model import Diagnostic, Edf, Mount
 from .mounts import mount_of, not_absolute
@@ -80,8 +80,11 @@ class Resolver:
         self.diagnostics.append(entry.diagnostic(code, message, fix))
 
     def _expand(self, entry: Entry, lookup: Lookup, text: str | None = None) -> str:
+        text = entry.text if text is None else text
+        if self._expanded is expand and "${" not in text:
+            return self._clean(entry, text)
         try:
-            value = self._expanded(entry.text if text is None else text, lookup, self._later)
+            value = self._expanded(text, lookup, self._later)
         except ExpansionError as error:
             message = error.message
             if error.code == "unknown-variable":
@@ -153,7 +156,7 @@ class Resolver:
 
     def _path(self, entry: Entry, path: str) -> str:
         """Make a path that begins with a dot absolute and leave any other as it is."""
-        if path.partition("/")[0] not in {".", ".."}:
+        if not path.startswith(".") or path.partition("/")[0] not in {".", ".."}:
             return path
         return self._clean(entry, os.path.normpath(self._directory / path[: 2 * PATH_BYTES]))
 
