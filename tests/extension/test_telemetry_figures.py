@@ -11,6 +11,7 @@ import pytest
 from gipfel_extension.telemetry.figures.activity import figure_delta, saturation_figure
 from gipfel_extension.telemetry.figures.image import static_image
 from gipfel_extension.telemetry.figures.metric_rows import MetricsFeed, metric_rows
+from gipfel_extension.telemetry.figures.saved import saved_figure
 from gipfel_extension.telemetry.metrics import UserMetric, UserMetrics
 from gipfel_extension.telemetry.sample import HOST_METRICS, Device, Sample, SampleTable
 from gipfel_extension.telemetry.sources.synthetic import SyntheticSource
@@ -358,3 +359,29 @@ def test_of_many_ranks_the_first_are_drawn_and_the_title_says_so():
     assert [each.metric.rank for each in row.lines] == list(range(8))
     assert row.row.title == "loss · launch 1 · the first 8 of 64 ranks"
     assert len({(each.line.light, each.line.dash) for each in row.lines}) == 8
+
+
+def test_a_saved_figure_is_coarse_and_keeps_its_course_and_its_pauses():
+    seconds = [second for second in range(600) if not 200 <= second < 260]
+    samples = [gpu_sample(second + second % 3 / 100, SM_ACTIVE=second / 600) for second in seconds]
+    table = SampleTable.from_samples(samples, (GPU,), interval=1.0)
+    fine = saturation_figure(table, window_s=600)
+    saved = saved_figure(fine)
+    (line,) = (trace for trace in saved["data"] if trace["uid"].endswith("/SM_ACTIVE"))
+    assert "x" not in line
+    assert len(line["y"]) <= 81
+    for place, value in enumerate(line["y"]):
+        second = (line["x0"] + place * line["dx"] - START / 1e6) / 1000
+        paused = 204 < second < 256
+        assert value is None if paused else value is None or abs(value - second / 6) < 1.5
+    assert sum(value is None for value in line["y"]) <= 10
+    assert static_image(saved)[:4] == b"\x89PNG"
+    assert plotly.graph_objects.Figure(saved["data"], saved["layout"])
+
+
+def test_a_saved_figure_keeps_the_times_of_what_is_logged_now_and_then():
+    x = [0, 10, 5000, 5010, 60_000, 60_010, 200_000]
+    trace = {"type": "scatter", "uid": "metrics/loss", "x": x, "y": [3.14159, 3, 2, None, 1, 1, 0.5]}
+    ((saved),) = saved_figure({"data": [trace], "layout": {}})["data"]
+    assert saved["x"] == x
+    assert saved["y"] == [3.14, 3, 2, None, 1, 1, 0.5]

@@ -103,7 +103,7 @@ def test_a_stopped_view_leaves_the_picture_alone(recording, watch):
     assert _followers() == []
     bundle, _ = view._repr_mimebundle_()
     assert set(bundle) == {PLOTLY, "image/png", "text/plain"}
-    assert bundle[PLOTLY]["data"][0]["x"]
+    assert bundle[PLOTLY]["data"][0]["y"]
     assert view.status["state"] == "stale"
 
 

@@ -1,8 +1,11 @@
 """The table of a measurement."""
 
+import json
+
 import numpy as np
 
 from gipfel_extension.telemetry.sample import Device, Sample, SampleTable
+from gipfel_extension.telemetry.sources.synthetic import SyntheticSource
 from gipfel_widgets import SaturationPlot, SaturationSummary
 
 GPU = Device("GPU-1", "gpu", "NVIDIA <GH200>", 0)
@@ -58,3 +61,27 @@ def test_plotly_accepts_the_figure():
 
     plot = SaturationPlot(_table([{"SM_ACTIVE": 0.5}, {"SM_ACTIVE": 0.6}]), window_s=10)
     assert len(go.Figure(plot.figure).data) == 4
+
+
+class _SetClock:
+    now_ns = 1_700_000_000 * 10**9
+
+    def time_ns(self) -> int:
+        return self.now_ns
+
+    def monotonic_ns(self) -> int:
+        return self.now_ns
+
+
+def test_ten_minutes_of_four_gpus_take_100_kb_of_a_notebook():
+    clock = _SetClock()
+    source = SyntheticSource("training", clock=clock)
+    samples = []
+    for second in range(600):
+        clock.now_ns += 10**9 + second % 7 * 10**6
+        samples += source.read()
+    table = SampleTable.from_samples(samples, source.devices, interval=1.0)
+    data = SaturationPlot(table, window_s=600)._repr_mimebundle_()
+    # As nbformat writes it, each number on a line of its own.
+    notebook = {"cells": [{"outputs": [{"data": data}]}]}
+    assert len(json.dumps(notebook, indent=1)) < 100_000

@@ -5,12 +5,15 @@ from typing import Any
 
 from gipfel_extension.telemetry.figures.activity import saturation_figure
 from gipfel_extension.telemetry.figures.clock import with_utc_text
-from gipfel_extension.telemetry.figures.image import static_image
+from gipfel_extension.telemetry.figures.image import small_image, static_image
+from gipfel_extension.telemetry.figures.saved import saved_figure
 from gipfel_extension.telemetry.metrics import UserMetrics
 from gipfel_extension.telemetry.sample import SampleTable
 
 PLOTLY = "application/vnd.plotly.v1+json"
 
+#: A screen's pixels for one of the figure; more would be the larger part of a notebook's file.
+_SCALE = 0.8
 _GROUND = {False: "#ffffff", True: "#1a1a1a"}
 
 
@@ -57,9 +60,10 @@ def on_white(figure: dict[str, Any]) -> dict[str, Any]:
 
 
 def bundle(figure: dict[str, Any], text: str) -> dict[str, Any]:
-    """A figure in every form that a notebook's reader may know."""
-    image = base64.b64encode(static_image(figure)).decode()
-    return {PLOTLY: with_utc_text(figure), "image/png": image, "text/plain": text}
+    """A figure in every form that a notebook's reader may know, small enough for a notebook's file."""
+    saved = saved_figure(figure)
+    image = base64.b64encode(small_image(static_image(saved, scale=_SCALE))).decode()
+    return {PLOTLY: with_utc_text(saved), "image/png": image, "text/plain": text}
 
 
 def describe(table: SampleTable) -> str:

@@ -15,9 +15,10 @@ import traitlets
 from gipfel_cluster.model import one_line
 from gipfel_extension.telemetry.figures.activity import figure_delta, saturation_figure
 from gipfel_extension.telemetry.figures.clock import CLOCK_SCRIPT
-from gipfel_extension.telemetry.figures.image import static_image
+from gipfel_extension.telemetry.figures.image import small_image, static_image
 from gipfel_extension.telemetry.figures.metric_rows import MetricsFeed
 from gipfel_extension.telemetry.figures.rows import LINES
+from gipfel_extension.telemetry.figures.saved import saved_figure
 from gipfel_extension.telemetry.metrics import METRICS_FILE, UserMetrics, read_metrics
 from gipfel_extension.telemetry.sample import Sample, SampleTable
 from gipfel_extension.telemetry.stream import SaturationFeed
@@ -129,7 +130,9 @@ class Saturation(anywidget.AnyWidget):
         if self._ended.is_set() and self.plots:
             # On paper there is one picture: all of it.
             activity = saturation_figure(table, window_s=_recorded(table, self._window), metrics=known)
-            plot["image/png"] = base64.b64encode(whole_image(activity, self.plots)).decode()
+            plot["image/png"] = base64.b64encode(
+                small_image(whole_image(saved_figure(activity), self.plots))
+            ).decode()
         if not self._ended.is_set():
             plot |= widget_bundle(self.model_id)
         return plot, {}
