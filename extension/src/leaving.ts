@@ -5,12 +5,16 @@ import type { GipfelRequests } from './request';
 import type { ILeaving } from './tokens';
 
 const POLL_MS = 30_000;
+/** Nobody sees a notice on a page that is not in front. */
+const HIDDEN_MS = 300_000;
 /** Timers may fire a little early. */
 const LATE_MS = 250;
 
-/** When this server ends: asked for every half minute, and at the moment of each notice. */
+/** When this server ends: asked for every half minute while the page is seen, and at the moment of each notice. */
 export class LeavingModel implements IDisposable {
-  constructor(private readonly _requests: GipfelRequests) {}
+  constructor(private readonly _requests: GipfelRequests) {
+    document.addEventListener('visibilitychange', this._onVisibility);
+  }
 
   /** Emitted with every answer of the server. */
   get changed(): ISignal<this, ILeaving> {
@@ -43,6 +47,7 @@ export class LeavingModel implements IDisposable {
 
   dispose(): void {
     this._isDisposed = true;
+    document.removeEventListener('visibilitychange', this._onVisibility);
     window.clearTimeout(this._timer);
     Signal.clearData(this);
   }
@@ -62,7 +67,8 @@ export class LeavingModel implements IDisposable {
     } finally {
       window.clearTimeout(this._timer);
       if (!this._isDisposed) {
-        this._timer = window.setTimeout(() => void this.refresh(), waitMs);
+        const ms = document.visibilityState === 'visible' ? waitMs : HIDDEN_MS;
+        this._timer = window.setTimeout(() => void this.refresh(), ms);
       }
     }
   }
@@ -75,6 +81,15 @@ export class LeavingModel implements IDisposable {
     const waits = leaving.notices_s.map(notice => leftMs - notice * 1000 + LATE_MS).filter(wait => wait > 0);
     return Math.min(POLL_MS, ...waits);
   }
+
+  private readonly _onVisibility = (): void => {
+    window.clearTimeout(this._timer);
+    if (document.visibilityState === 'visible') {
+      void this.refresh();
+    } else {
+      this._timer = window.setTimeout(() => void this.refresh(), HIDDEN_MS);
+    }
+  };
 
   private readonly _changed = new Signal<this, ILeaving>(this);
   private _timer = 0;

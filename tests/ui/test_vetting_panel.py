@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -52,6 +53,50 @@ def vetting(lab: LabPage) -> Locator:
 
 def state(vetting: Locator) -> Locator:
     return vetting.locator("> summary [role=status]")
+
+
+def minute(page: Page, asked: list[str]) -> Counter[str]:
+    """Let a minute pass on the page's clock, and count what is asked for by route."""
+    asked.clear()
+    for _ in range(30):
+        page.clock.run_for(2000)
+        # The answers take real time.
+        page.wait_for_timeout(100)
+    return Counter(asked)
+
+
+def test_an_idle_lab_asks_seldom_and_a_hidden_one_rests(
+    server: LabServer, new_page: Callable[[], Page]
+) -> None:
+    page = new_page()
+    page.clock.install()
+    lab = LabPage(page)
+    asked: list[str] = []
+    found = re.compile(r"/gipfel/(vetting|launches|batch|leaving)(?:\?|$)")
+    page.on("request", lambda request: asked.extend(found.findall(request.url)))
+    page.goto(server.url.replace("/lab?", "/lab/workspaces/idle?reset&"))
+    lab.wait_until_ready()
+    lab.open_panel()
+    expect(lab.panel.locator("[data-section='vetting']")).to_contain_text("Not vetted yet")
+    seen = minute(page, asked)
+    assert {"vetting", "leaving"} <= set(seen)
+    assert max(seen.values()) <= 3
+    page.evaluate(
+        """() => {
+          Object.defineProperty(document, 'visibilityState', { value: 'hidden', configurable: true });
+          document.dispatchEvent(new Event('visibilitychange'));
+        }"""
+    )
+    assert not minute(page, asked)
+    page.evaluate(
+        """() => {
+          delete document.visibilityState;
+          document.dispatchEvent(new Event('visibilitychange'));
+        }"""
+    )
+    page.wait_for_timeout(1000)
+    assert {"vetting", "leaving"} <= set(asked)
+    page.close()
 
 
 def test_a_real_run_is_followed_to_its_report(
