@@ -72,7 +72,7 @@ def test_a_wrong_command_line_is_one_line_and_status_2(gipfel, words: tuple[str,
 
 
 def test_edf_check_says_what_is_wrong_and_where(gipfel, tmp_path: Path) -> None:
-    (tmp_path / "good.toml").write_text('[env]\nA = "b"\n')
+    (tmp_path / "good.toml").write_text('image = "ubuntu:24.04"\n[env]\nA = "b"\n')
     (tmp_path / "bad.toml").write_text("image = [\n")
     good = gipfel("edf", "check", "good")
     assert (good.returncode, good.stdout) == (0, f"{tmp_path}/good.toml: valid\n")

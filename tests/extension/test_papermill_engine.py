@@ -274,7 +274,7 @@ def test_a_mistake_leaves_the_output_as_it_was(tmp_path: Path) -> None:
     assert output.read_text() == "what was there before"
     assert not progress_file(output).exists()
     for call, said in (
-        (lambda: run_notebook(tmp_path / "nowhere.ipynb", output), "can't be read"),
+        (lambda: run_notebook(tmp_path / "nowhere.ipynb", output), "does not exist"),
         (lambda: run_notebook(tmp_path / "in.ipynb", output, kernel="nowhere"), "no kernel 'nowhere'"),
     ):
         with pytest.raises(GipfelError, match=said):

@@ -159,4 +159,4 @@ def test_launches_are_listed_read_stopped_and_launched_again(start_server: Any) 
     (server.root / "go").touch()
     assert server.call("gipfel/launches/again", "POST", {"launch": name})[0] == 201
     server.wait(lambda: first(2)["word"] == "completed", 240)
-    assert first(2)["title"] == first()["title"].replace("train.py", str(server.root / "train.py"))
+    assert first(2)["title"] == first()["title"]
