@@ -2,6 +2,7 @@
 
 import runpy
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,10 @@ def _pairs_of(name: str) -> str:
     )
 
 
-def _run(folder: Path, protocol: str, nodes: int, rate: float, network: dict[str, Any]) -> VettingReport:
-    """A step of `nodes` nodes with four GPUs each, whose probes all measure `rate`."""
+def _run(
+    folder: Path, protocol: str, nodes: int, rate: float, network: dict[str, Any], dead: str = ""
+) -> VettingReport:
+    """A step of `nodes` nodes with four GPUs each, whose probes all measure `rate`; those of one may die."""
     door = Door(alone=True, node="here")
     board = Board(parse_protocol(protocol), [f"n{n}" for n in range(nodes)], folder, cluster="c", job="1")
     peers = Peers(door, board.nodes)
@@ -59,9 +62,10 @@ def _run(folder: Path, protocol: str, nodes: int, rate: float, network: dict[str
         hello = Hello(token=door.rendezvous.token, node=node, address="127.0.0.1", pid=1, gpus=4)
         link.send(hello.model_dump_json().encode())
     ranks_of: set[int] = set()
+    asked: Counter[str] = Counter()
 
     def answer() -> None:
-        for link in links.values():
+        for node, link in links.items():
             while link.socket.poll(0):
                 message = from_coordinator(link.socket.recv())
                 said: Any = None
@@ -71,8 +75,13 @@ def _run(folder: Path, protocol: str, nodes: int, rate: float, network: dict[str
                     said = PortFound(task=message.task, port=9)
                 elif isinstance(message, RunRanks):
                     ranks_of.add(len(message.ranks))
-                    found = ProbeAnswer(samples=(rate,) * 5, unit="B/s", evidence={"network": network})
-                    ends = tuple(RankEnd(rank=rank, answer=found) for rank in message.ranks)
+                    asked[node] += 1
+                    found = ProbeAnswer(samples=(rate,) * 7, unit="B/s", evidence={"network": network})
+                    if node == dead:
+                        found = ProbeAnswer(error="The rank was killed by signal 9.")
+                    ends = tuple(
+                        RankEnd(rank=rank, answer=found, died=node == dead) for rank in message.ranks
+                    )
                     said = RanksDone(task=message.task, ends=ends)
                 if said is not None:
                     link.send(said.model_dump_json().encode())
@@ -86,6 +95,8 @@ def _run(folder: Path, protocol: str, nodes: int, rate: float, network: dict[str
         door.close()
     # A rank on every GPU, so that every adapter is used.
     assert ranks_of == {4}
+    # A rank that hangs or dies takes the time of one round, not of all.
+    assert not dead or asked[dead] == 1 < min(asked[node] for node in board.nodes if node != dead)
     return board.report(ended=True, complete=True)
 
 
@@ -152,3 +163,26 @@ def test_the_probe_reads_the_adapters_of_a_node_and_nccls_own_words(tmp_path: Pa
     log.write_text("n1:7:9 [0] NCCL INFO Bootstrap\nn1:7:9 [0] NCCL INFO Using network AWS Libfabric\n")
     assert probe["transport"](str(log)) == "AWS Libfabric"
     assert probe["transport"](str(log)) == ""
+
+
+def test_a_rank_that_dies_is_named_and_asked_once(tmp_path: Path) -> None:
+    report = _run(
+        tmp_path, _pairs_of("standard").replace("rounds: 2", "rounds: 4"), 6, 96e9, _SLINGSHOT, "n2"
+    )
+    assert report.good_nodes == ("n0", "n1", "n3", "n4", "n5")
+    (bad,) = [each for each in report.results if each.verdict is Verdict.FAIL]
+    assert (bad.node, bad.owner, report.exclude) == ("n2", Owner.NODE, "n2")
+    assert "killed by signal 9" in bad.reason
+
+
+@pytest.mark.parametrize(("rate", "verdict"), [(60e9, "pass"), (10e9, "fail")])
+def test_a_gate_over_all_nodes_is_measured_between_the_gpus_of_a_single_one(
+    tmp_path: Path, rate: float, verdict: str
+) -> None:
+    gate = (
+        "name: gate\nevals:\n- name: full\n  type: vetnode.evaluations.nccl_lib_eval.NcclLibEval\n"
+        "  topology: full\n  min_bandwidth: 50 GB\n"
+    )
+    report = _run(tmp_path, gate, 1, rate, _SLINGSHOT)
+    (found,) = report.results
+    assert (found.verdict, found.figure, report.vetted) == (verdict, rate, verdict == "pass")

@@ -7,7 +7,7 @@ from ..attribution.rounds import next_round
 from ..attribution.state import PairMeasurement, PairRound, PairSettings, PairState
 from ..checks.registry import check_class
 from ..model import CheckResult, Owner
-from ..probing import ProbeSpec
+from ..probing import ProbeAnswer, ProbeSpec
 from ..protocol import ProtocolCheck
 from .board import Board
 from .desk import Desk
@@ -29,7 +29,7 @@ def run_pairs(board: Board, desk: Desk, entry: ProtocolCheck, spec: ProbeSpec, n
         (desk.peers.present[node].hello.gpus for node in nodes if node in desk.peers.present), default=0
     )
     while (planned := next_round(state)) is not None:
-        outcomes = run_groups(desk, spec, [(pair.first, pair.second) for pair in planned.pairs])
+        outcomes = _run_round(desk, spec, planned, state)
         lacking = lacking or next((each.answer.missing for each in outcomes if each.answer.missing), "")
         found = network_of(outcomes, gpus if spec.per_gpu else 1)
         network = max(network, found, key=lambda each: (each.rate * each.adapters, each.by_sockets))
@@ -45,6 +45,19 @@ def run_pairs(board: Board, desk: Desk, entry: ProtocolCheck, spec: ProbeSpec, n
     results = conclude(state.model_copy(update={"settings": settings}))
     judged = [held_against(each, entry, settings, network, figure) for each in results]
     board.add([each.model_copy(update={"severity": entry.severity}) for each in judged])
+
+
+def _run_round(desk: Desk, spec: ProbeSpec, planned: PairRound, state: PairState) -> list[GroupOutcome]:
+    """Run the pairs of a round; a node that did not answer before does not hold up the others once more."""
+    silent = {node: each.error for each in state.measurements for node in each.accused}
+    pairs = [(pair.first, pair.second) for pair in planned.pairs]
+    measured = iter(run_groups(desk, spec, [pair for pair in pairs if not silent.keys() & set(pair)]))
+    outcomes = []
+    for pair in pairs:
+        gone = tuple(node for node in pair if node in silent)
+        left_out = GroupOutcome(pair, ProbeAnswer(error=silent[gone[0]]), gone) if gone else None
+        outcomes.append(left_out or next(measured))
+    return outcomes
 
 
 def _lacking(entry: ProtocolCheck, node: str, module: str) -> CheckResult:
