@@ -5,6 +5,7 @@ Figures are those of real GH200 nodes: 23.8 GB/s across for a healthy pair with 
 """
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gipfel_extension.vetting.attribution.conclude import conclude
@@ -155,7 +156,24 @@ class Allocation:
             return "bad" if covered >= 0.5 * window else "between"
         return "bad"
 
-    def all_reduce(self) -> float:
-        """One timed all-reduce over all nodes, as vetnode does it: the slowest node sets everybody's pace."""
-        slowest = min(node.at(self.clock) for node in self.nodes.values())
-        return HEALTHY * slowest * self.rng.gauss(1.0, 0.025)
+
+def measured(
+    size: int, slow: Callable[[int, str, str], bool], *, switches: dict[str, str] | None = None
+) -> dict[str, CheckResult]:
+    """Return verdicts where some pairs of some rounds are 30 % slow, by subject."""
+    rng = random.Random(size)
+    nodes = tuple(f"n{index:04d}" for index in range(size))
+    state = PairState(check="c", type="collective", nodes=nodes, switches=switches or {})
+    while (planned := next_round(state)) is not None:
+        found = []
+        for pair in planned.pairs:
+            left = 0.7 if slow(planned.number, pair.first, pair.second) else 1.0
+            samples = tuple(24.6e9 * left * rng.gauss(1, 0.01) for _ in range(9))
+            found.append(
+                PairMeasurement(
+                    round=planned.number, first=pair.first, second=pair.second, role=pair.role,
+                    samples=samples,
+                )
+            )  # fmt: skip
+        state = state.with_round(tuple(found))
+    return {each.subject: each for each in conclude(state)}

@@ -1,5 +1,6 @@
 """Verdicts out of pair rounds: node, link or switch, how sure, and why."""
 
+import math
 import statistics
 from collections.abc import Sequence
 
@@ -7,38 +8,42 @@ from pydantic import JsonValue
 
 from ..model import CheckResult, Scope, Verdict
 from ..quantities import shown
-from .evidence import Evidence, Reading, weigh
+from .evidence import Evidence, weigh
+from .readings import LOW_BY, Reading
 from .state import PairState
-from .statistics import percentile, two_modes
-from .switches import slow_switches
+from .statistics import percentile, summary, two_modes
+from .switches import SlowGroup, slow_switches
 
 #: A node is bad from this share of `bad_below` on, so that one that is exactly at it is found.
 _BAD_FROM = 0.85
-#: Chance that a good pair is slow for a moment, at least; as sure as that is, nobody is.
-_LEAST_CHANCE, _SUREST = 0.02, 0.999
+#: As sure as that is the most that is said.
+_SUREST = 0.999
 #: A median of n normal samples spreads so many times what they do, over the root of n.
 _OF_MEDIAN = 1.2533
-#: So many standard deviations below, a tenth of the samples is no noise, which every pair has.
-_BEYOND = 4.0
 _MOST_NAMES = 4
-#: Among fewer nodes there are hardly others to tell a busy moment from a bad node.
-_MANY = 12
+#: A node whose samples spread by so many times `bad_below` is not cleared.
+_TOO_MUCH = 2.0
 
 
 def conclude(state: PairState) -> list[CheckResult]:
-    """A result for each node, and one for each link that is to blame.
+    """Return a result for each node, and one for each link that is to blame.
 
     Every node has one: one that was never measured is not run.
     """
     evidence = weigh(state)
-    blamed = {node: switch for switch, nodes in slow_switches(state, evidence).items() for node in nodes}
-    results = [_of_node(node, state, evidence, blamed.get(node, "")) for node in state.nodes]
-    return [*results, *(_of_link(link, state, evidence) for link in sorted(evidence.links))]
+    groups = slow_switches(state, evidence)
+    results = [_of_node(node, state, evidence, _group_of(node, groups)) for node in state.nodes]
+    links = [_of_link(link, state, evidence) for link in sorted(evidence.links)]
+    return [*results, *(each for each in links if each is not None)]
 
 
-def _of_node(node: str, state: PairState, evidence: Evidence, switch: str) -> CheckResult:
+def _group_of(node: str, groups: Sequence[SlowGroup]) -> SlowGroup | None:
+    return next((group for group in groups if node in group.nodes or group.either), None)
+
+
+def _of_node(node: str, state: PairState, evidence: Evidence, group: SlowGroup | None) -> CheckResult:
     own = evidence.readings.get(node, ())
-    verdict, reason, fix = _verdict(node, state, evidence, switch)
+    verdict, reason, fix = _verdict(node, state, evidence, group)
     measured = [each for each in own if each.measurement.samples]
     figures = [statistics.median(each.measurement.samples) for each in measured]
     samples = tuple(sample for each in measured for sample in each.measurement.samples)
@@ -54,7 +59,7 @@ def _of_node(node: str, state: PairState, evidence: Evidence, switch: str) -> Ch
 
 
 def _verdict(  # noqa: PLR0911 - one for each thing that can be said
-    node: str, state: PairState, evidence: Evidence, switch: str
+    node: str, state: PairState, evidence: Evidence, group: SlowGroup | None
 ) -> tuple[Verdict, str, str]:
     own = evidence.readings.get(node, ())
     silent = [each for each in state.measurements if node in each.accused]
@@ -70,9 +75,24 @@ def _verdict(  # noqa: PLR0911 - one for each thing that can be said
         return Verdict.INCONCLUSIVE, f"None of its pairs measured anything: {_first_error(own)}", fix
     if absolute := _absolute(own, state, evidence):
         return absolute
+    if group:
+        return _of_group(node, group)
     if node in evidence.convicted:
-        return _convicted(node, state, evidence, switch)
-    if node in evidence.cleared or any(node in link for link in evidence.links):
+        return _convicted(node, state, evidence)
+    samples = [
+        sample
+        for each in own
+        if each.other(node) not in evidence.convicted
+        for sample in each.measurement.samples
+    ]
+    if samples and (spread := summary(samples).spread) > _TOO_MUCH * state.settings.bad_below:
+        text = f"Its samples vary by {spread:.0%}, too much to clear it."
+        return Verdict.INCONCLUSIVE, text, "Vet it again when the nodes do nothing else."
+    if evidence.unexplained and len(state.nodes) > 2:
+        text = f"{evidence.explained.slow_share:.0%} of all pairs are slow, and no node explains it."
+        return Verdict.INCONCLUSIVE, text, "Vet the nodes again when the fabric is not busy."
+    doubtful = any(node in pair for pair in evidence.recheck)
+    if not doubtful and (node in evidence.cleared or any(node in link for link in evidence.links)):
         return _cleared(node, state, evidence)
     return _unclear(node, state, evidence)
 
@@ -96,88 +116,84 @@ def _absolute(
         )
         return Verdict.INCONCLUSIVE, text, "The fabric is busy, or NCCL's network plugin is not loaded."
     if len(state.nodes) == 2 and not settings.floor and not settings.baseline:
-        text = f"{shown(best, state.unit)}; one pair alone says nothing of its nodes."
+        both = " and ".join(state.nodes)
+        text = f"{shown(best, state.unit)} between {both}: one pair alone says nothing of its nodes."
         return Verdict.INCONCLUSIVE, text, "Give at_least in the protocol, or vet more nodes together."
     return None
 
 
-def _convicted(  # noqa: PLR0911 - one for each thing that can be said
-    node: str, state: PairState, evidence: Evidence, switch: str
-) -> tuple[Verdict, str, str]:
-    own = evidence.readings.get(node, ())
-    against = [each for each in own if each.slow and each.other(node) not in evidence.convicted]
-    partners = sorted({each.other(node) for each in against})
-    met = f"{len(partners)} good partner(s) in {len({each.measurement.round for each in against})} round(s)"
-    if switch:
-        text = f"It is slow elsewhere, not with its neighbours: switch {switch} is slow, not the node."
-        return Verdict.INCONCLUSIVE, text, "Leave the nodes of this switch out, and tell the operators."
-    fix = "Leave this node out, and tell the operators."
-    below = _below(against)
-    bad, far = below >= _BAD_FROM * state.settings.bad_below, below >= _doubtful(against, state, evidence)
-    if len(state.nodes) < _MANY and _by_moments(node, own, against):
+def _of_group(node: str, group: SlowGroup) -> tuple[Verdict, str, str]:
+    fix = "Leave these nodes out, and tell the operators."
+    if group.either:
         text = (
-            f"It was {below:.0%} below with {_names(partners)}, and good with each of them before or after."
+            f"The nodes fall in two groups, with {_names(group.nodes)} in one: pairs between them are slow."
+            " The path between their switches, or either switch, is to blame."
         )
-        return Verdict.INCONCLUSIVE, text, "Vet it again: moments of these pairs, or the node."
-    if bad and (far or node in evidence.unmistakable):
-        return Verdict.FAIL, f"{below:.0%} below the other pairs, with {met}.", fix
-    if modes := _two_modes(against, state, evidence):
-        if modes >= _BEYOND * evidence.spread:
-            return Verdict.FAIL, f"It has two modes, seen with {met}: part of its samples is far below.", fix
-        text = f"Part of its samples with {_names(partners)} is far below; those of all pairs vary as much."
-        return Verdict.INCONCLUSIVE, text, "Vet it again when the nodes do nothing else."
-    if bad:
-        text = f"{below:.0%} below the other pairs, with {_names(partners)}; these vary too much to be sure."
-        return Verdict.INCONCLUSIVE, text, "Vet it again when the nodes do nothing else."
-    text = f"{below:.1%} below the other pairs, with {met}."
-    return Verdict.DEGRADED, text, "It slows a large run down a little."
+        return Verdict.INCONCLUSIVE, text, "Use the nodes of one group, and tell the operators."
+    if group.switch:
+        text = f"Most of its neighbours are slow elsewhere: switch {group.switch} is slow, not the node."
+        return Verdict.INCONCLUSIVE, text, fix
+    text = f"It is slow elsewhere, not with {_names([each for each in group.nodes if each != node])}:"
+    return Verdict.INCONCLUSIVE, f"{text} a switch that they share is slow, not the node.", fix
+
+
+def _convicted(node: str, state: PairState, evidence: Evidence) -> tuple[Verdict, str, str]:
+    own = [each for each in evidence.readings.get(node, ()) if each.other(node) not in evidence.convicted]
+    against = [each for each in own if each.slow]
+    if not against:
+        return Verdict.INCONCLUSIVE, "It is slow only with nodes that are slow themselves.", "Vet it again."
+    partners = sorted({each.other(node) for each in own})
+    slow_with = sorted({each.other(node) for each in against})
+    met = (
+        f"{len(against)} of {len(own)} measurements with {len(slow_with)} of {len(partners)} good partner(s)"
+    )
+    fix = "Leave this node out, and tell the operators."
+    below, again = _below(against), "Vet it again when the nodes do nothing else."
+    if modes := _two_modes(against, evidence):
+        return Verdict.FAIL, f"It has two modes in {met}: part of its samples is {modes:.0%} below.", fix
+    if below < _BAD_FROM * state.settings.bad_below:
+        return (
+            Verdict.DEGRADED,
+            f"{below:.1%} below the other pairs in {met}.",
+            "It slows a large run down a little.",
+        )
+    if node not in evidence.unmistakable and below < _doubtful(against, state, evidence):
+        text = f"{below:.0%} below the other pairs, with {_names(slow_with)}; these vary too much to be sure."
+        return Verdict.INCONCLUSIVE, text, again
+    return Verdict.FAIL, f"{below:.0%} below the other pairs in {met}.", fix
 
 
 def _doubtful(readings: Sequence[Reading], state: PairState, evidence: Evidence) -> float:
-    """Share below the reference up to which it may be chance: by how pairs differ, and by how samples do."""
-    counts = [len(each.measurement.samples) for each in readings if each.measurement.samples]
-    of_median = _OF_MEDIAN * evidence.spread / statistics.median(counts) ** 0.5 if counts else 0.0
-    return state.settings.mads * max(evidence.noise, of_median)
+    """Return the share below the reference up to which it may be chance.
 
-
-def _by_moments(node: str, own: Sequence[Reading], against: Sequence[Reading]) -> bool:
-    """Whether what is against a node comes and goes, pair by pair, as busy moments do.
-
-    A node in an episode is slow in rounds that follow each other; one in two modes shows them within a round.
+    By how pairs differ, for as many partners, and by how samples do, for as many measurements.
     """
-    if any(each.mixed or _has_modes(each.measurement.samples) for each in against):
-        return False
-    good = [each for each in own if not each.slow]
-    if {each.other(node) for each in against} - {each.other(node) for each in good}:
-        return False
-    rounds = [each.measurement.round for each in against]
-    return any(min(rounds) < each.measurement.round < max(rounds) for each in good)
-
-
-def _has_modes(samples: Sequence[float]) -> bool:
-    lower, upper = two_modes(sorted(samples)) if samples else (0.0, 0.0)
-    return lower != upper
+    counts = [len(each.measurement.samples) for each in readings if each.measurement.samples]
+    partners = len({each.pair for each in readings})
+    of_median = _OF_MEDIAN * evidence.spread / math.sqrt(sum(counts)) if counts else 0.0
+    return state.settings.mads * max(evidence.noise / math.sqrt(partners), of_median)
 
 
 def _names(nodes: Sequence[str]) -> str:
     return ", ".join(nodes[:_MOST_NAMES]) + (" and others" if len(nodes) > _MOST_NAMES else "")
 
 
-def _two_modes(readings: Sequence[Reading], state: PairState, evidence: Evidence) -> float:
-    """Share that a tenth of the samples is below, where another part is good: no steady loss is like that.
+def _two_modes(readings: Sequence[Reading], evidence: Evidence) -> float:
+    """Return by how much a lower mode is below, where it is seen within rounds; 0 where it is not.
 
-    0 where it is not like that.
+    A steady loss shows none of the good samples that this needs.
     """
     samples = sorted(sample for each in readings for sample in each.measurement.samples)
-    if not samples or not evidence.reference:
+    if not samples or not evidence.reference or not any(each.mixed for each in readings):
         return 0.0
-    good = percentile(samples, 0.75) >= evidence.reference * (1 - state.settings.degraded_below)
-    below = 1.0 - percentile(samples, 0.1) / evidence.reference
-    return below if good and below > state.settings.bad_below else 0.0
+    lower, upper = two_modes(samples)
+    low = lower if lower != upper else percentile(samples, 0.1)
+    below = 1.0 - low / evidence.reference
+    return below if below >= LOW_BY * evidence.spread else 0.0
 
 
 def _cleared(node: str, state: PairState, evidence: Evidence) -> tuple[Verdict, str, str]:
-    good = [each for each in evidence.readings[node] if not each.slow]
+    good = [each for each in evidence.readings.get(node, ()) if not each.slow]
     below, settings = _below(good), state.settings
     best = max(statistics.median(each.measurement.samples) for each in good)
     if below >= settings.degraded_below and below >= settings.mads * evidence.noise / len(good) ** 0.5:
@@ -195,29 +211,34 @@ def _unclear(node: str, state: PairState, evidence: Evidence) -> tuple[Verdict, 
     slow = [each for each in own if each.slow]
     good = {each.other(node) for each in own if not each.slow}
     below = _below(slow)
-    if (
-        len(slow) >= 2
-        and not any(each.mixed for each in slow)
-        and below < _BAD_FROM * state.settings.bad_below
-    ):
+    steady = not any(each.mixed for each in slow) and 2 * len(slow) > len(own)
+    if len(slow) >= 2 and steady and below < _BAD_FROM * state.settings.bad_below:
         text = f"{below:.1%} below the other pairs in {len(slow)} of {len(own)} round(s)."
         return Verdict.DEGRADED, text, "It slows a large run down a little."
-    names = ", ".join(sorted({each.other(node) for each in slow}))
+    names = _names(sorted({each.other(node) for each in slow}))
     if not evidence.cleared:
         text = f"It was slow with {names}, and no node is known to be good to compare with."
         return Verdict.INCONCLUSIVE, text, "Vet more nodes together, or give at_least in the protocol."
+    if not slow:
+        return Verdict.INCONCLUSIVE, "No partner of it is known to be good.", "Vet it again with other nodes."
     text = (
-        f"It was slow with {names or 'nobody'}, good with {len(good)} other(s): the moment, or either node."
+        f"It was slow with {names} in {len(slow)} of {len(own)} measurements, good with {len(good)} other(s):"
+        " the moment, the path, or either node."
     )
     return Verdict.INCONCLUSIVE, text, "Vet it again; what it was before decides, where results are kept."
 
 
-def _of_link(link: tuple[str, str], state: PairState, evidence: Evidence) -> CheckResult:
+def _of_link(link: tuple[str, str], state: PairState, evidence: Evidence) -> CheckResult | None:
+    """Return what is said of a link; None where pairs differ so much that it may be one of them."""
     readings = [each for each in evidence.readings[link[0]] if each.other(link[0]) == link[1]]
     slow = [each for each in readings if each.slow]
-    text = f"{_below(slow):.0%} below the other pairs in {len(slow)} rounds; both nodes are good with others."
+    below = _below(slow)
+    if below < _doubtful(slow, state, evidence):
+        return None
+    verdict = Verdict.FAIL if below >= _BAD_FROM * state.settings.bad_below else Verdict.DEGRADED
+    text = f"{below:.0%} below the other pairs in {len(slow)} rounds; both nodes are good with others."
     return CheckResult(
-        check=state.check, type=state.type, scope=Scope.PAIR, subject="|".join(link), verdict=Verdict.FAIL,
+        check=state.check, type=state.type, scope=Scope.PAIR, subject="|".join(link), verdict=verdict,
         reason=text, fix="Leave one of the two out, and tell the operators: a cable, port or switch.",
         figure=min(statistics.median(each.measurement.samples) for each in slow), unit=state.unit,
         evidence={"part": "link", "rounds": len(slow), "nodes": list(link)},
@@ -245,6 +266,7 @@ def _why(
         "rounds": len({each.measurement.round for each in own}),
         "slow_with": [*sorted({each.other(node) for each in slow})], "good_with": list[JsonValue](good[:20]),
         "busy_rounds": list[JsonValue](sorted(evidence.busy)),
+        "slow_readings": [len(slow), len(own)],
         "confidence": _confidence(node, evidence, verdict),
         "p10": percentile(sorted(samples), 0.1) if samples else None, "bimodal": lower != upper,
     }  # fmt: skip
@@ -255,14 +277,11 @@ def _why(
 
 
 def _confidence(node: str, evidence: Evidence, verdict: Verdict) -> float:
-    """How sure the verdict is: what chance would have had to do, over and over, for it to be wrong."""
-    own = evidence.readings.get(node, ())
-    among = [each.slow for other in evidence.cleared for each in evidence.readings[other] if other != node]
-    chance = max(_LEAST_CHANCE, sum(among) / len(among) if among else 0.5)
-    partners = {each.other(node) for each in own if each.slow is (verdict is Verdict.FAIL)}
+    """Return how sure the verdict is: by the permutation test of all readings where a node is accused."""
     if verdict is Verdict.FAIL:
-        return round(min(_SUREST, 1.0 - min(chance, 0.5) ** max(1, len(partners))), 3)
+        return round(max(0.0, min(_SUREST, 1.0 - evidence.explained.chance[node])), 3)
     if verdict in {Verdict.PASS, Verdict.DEGRADED}:
         # A node whose trouble comes in episodes has every second round good, at worst.
-        return round(min(_SUREST, 1.0 - 0.5 ** max(1, len(partners))), 3)
+        good = {each.other(node) for each in evidence.readings.get(node, ()) if not each.slow}
+        return round(min(_SUREST, 1.0 - 0.5 ** max(1, len(good))), 3)
     return 0.0

@@ -1,29 +1,39 @@
 """Which pairs measure next: rounds of disjoint pairs, then suspects with cleared nodes and a control pair."""
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 
-from .evidence import LINK_SLOW, Evidence, weigh
+from .evidence import Evidence, weigh
 from .state import PairRound, PairState, PlannedPair
-from .switches import among_themselves, slow_together
+from .suspicion import LINK_SLOW
+from .switches import slow_together
 
-#: A suspect that was good with so many cleared nodes more than it was slow needs no further round.
-_ENOUGH_GOOD = 6
 #: Rounds with a busy fabric that are measured again.
 _REPEATS = 3
+#: With so few nodes a slow link can't be told from its ends.
+_LEAST_FOR_LINKS = 3
+#: Of so few cleared nodes none is left for a control pair beside suspects: it has rounds of its own.
+_NO_CONTROL = 2
 
 
 def next_round(state: PairState) -> PairRound | None:
-    """The next round, or None when there is nothing more to learn."""
+    """Return the next round, or None when there is nothing more to learn."""
     if len(state.nodes) < 2:
         return None
     number = 1 + max((each.round for each in state.measurements), default=-1)
     surveyed = {each.round for each in state.measurements if each.role == "survey"}
+    wanted = _survey_rounds(state)
+    inside = _within_switches(state)
+    if len(surveyed) < wanted:
+        return PairRound(number=number, pairs=_survey(state, len(surveyed)))
+    if inside and len(surveyed) == wanted:
+        return PairRound(number=number, pairs=inside)
     evidence = weigh(state)
     busy = surveyed & evidence.busy
-    wanted = min(state.settings.survey_rounds, _different_rounds(len(state.nodes)))
-    again = len(busy) if evidence.cleared else _REPEATS
-    if len(surveyed) < wanted + min(again, _REPEATS):
-        return PairRound(number=number, pairs=_survey(state, len(surveyed)))
+    again = len(busy) if evidence.cleared else 0
+    if len(surveyed) < wanted + bool(inside) + min(again, _REPEATS):
+        return PairRound(number=number, pairs=_survey(state, len(surveyed) - bool(inside)))
     confirmed = len({each.round for each in state.measurements if each.role != "survey"})
     if confirmed >= state.settings.confirm_rounds:
         return None
@@ -31,13 +41,39 @@ def next_round(state: PairState) -> PairRound | None:
     return PairRound(number=number, pairs=pairs) if pairs else None
 
 
+def _survey_rounds(state: PairState) -> int:
+    """Return in how many rounds every node has a partner: all others where the nodes are few.
+
+    A slow link is only seen by the pair that uses it.
+    """
+    different = _different_rounds(len(state.nodes))
+    if state.every_pair:
+        return different
+    return min(state.settings.survey_rounds, different)
+
+
 def _different_rounds(nodes: int) -> int:
-    """In how many rounds everybody can meet somebody new, with one sitting out where the count is odd."""
+    """Return in how many rounds every node meets a new one; one sits out where the count is odd."""
     return nodes if nodes % 2 else nodes - 1
 
 
+def _within_switches(state: PairState) -> tuple[PlannedPair, ...]:
+    """Return pairs behind the same switch: where all paths between switches are slow, these tell."""
+    members: dict[str, list[str]] = {}
+    for node in state.nodes:
+        if node in state.switches:
+            members.setdefault(state.switches[node], []).append(node)
+    if len(members) < 2 or state.every_pair:
+        return ()
+    return tuple(
+        PlannedPair(first=nodes[index], second=nodes[index + 1])
+        for nodes in members.values()
+        for index in range(0, len(nodes) - 1, 2)
+    )
+
+
 def _survey(state: PairState, turn: int) -> tuple[PlannedPair, ...]:
-    """A round of the circle method: nobody meets anybody twice, and with an odd count each sits out in turn.
+    """Return a round of the circle method: no pair twice, and with an odd count each sits out in turn.
 
     Nodes are dealt out so that partners are of different switches, where these are known. The turns are
     spread over the circle, because the first ones would pair each node with its neighbours alone.
@@ -52,7 +88,16 @@ def _survey(state: PairState, turn: int) -> tuple[PlannedPair, ...]:
     turned = [seats[0], *moving[turn:], *moving[:turn]]
     pairs = [(turned[index], turned[count - 1 - index]) for index in range(count // 2)]
     whole = [(first, second) for first, second in pairs if first is not None and second is not None]
-    return tuple(PlannedPair(first=first, second=second) for first, second in _apart(whole, state))
+    # Where every pair has its turn, none may change places.
+    whole = whole if state.every_pair else _apart(whole, state)
+    # A node has its turn at both places: it may send well and receive slowly.
+    place = {node: index for index, node in enumerate(seats)}
+    return tuple(
+        PlannedPair(first=first, second=second)
+        if (place[first] < place[second]) == ((place[first] - place[second]) % 2 == 1)
+        else PlannedPair(first=second, second=first)
+        for first, second in whole
+    )
 
 
 def _apart(pairs: list[tuple[str, str]], state: PairState) -> list[tuple[str, str]]:
@@ -94,85 +139,115 @@ def _dealt(state: PairState) -> Sequence[str]:
     return sorted(state.nodes, key=lambda node: (state.switches.get(node, ""), node))
 
 
-def suspects(state: PairState, evidence: Evidence) -> list[str]:
-    """Nodes about which more must be known, the most suspicious first: slow ones, and who met too few."""
-    found = []
-    # One meeting may be missing: who sat out, or met a node that is convicted now.
-    least = min(max(2, state.settings.survey_rounds - 1), len(state.nodes) - 1 - len(evidence.convicted))
-    for node in state.nodes:
-        if node in evidence.convicted or any(node in link for link in evidence.links):
-            continue
-        own, met = evidence.readings.get(node, ()), evidence.met[node]
-        if node in evidence.cleared and len(met) >= least:
-            continue
-        slow = sum(each.slow and each.other(node) not in evidence.convicted for each in own)
-        if slow and len(met) >= slow + _ENOUGH_GOOD and _relooked(node, own):
-            continue
-        found.append((-slow, len(met), node))
-    return [node for *_, node in sorted(found)]
-
-
-def _relooked(node: str, own: Sequence[object]) -> bool:
-    """Whether each slow pair of the node was measured until it was good, or slow often enough."""
-    counts: dict[str, list[bool]] = {}
-    for each in own:
-        counts.setdefault(each.other(node), []).append(each.slow)  # type: ignore[attr-defined]
-    return all(not all(seen) or len(seen) >= LINK_SLOW for seen in counts.values())
-
-
 def _confirm(state: PairState, evidence: Evidence) -> tuple[PlannedPair, ...]:
-    """Suspects with cleared nodes, or once more with whom they were slow, and a control pair."""
-    wanting = suspects(state, evidence)
-    inside = _neighbours(state, evidence)
+    """Return suspects with cleared nodes, slow pairs once more, and a control pair."""
+    times = Counter(reading.pair for node in evidence.readings for reading in evidence.readings[node])
     free = sorted(evidence.cleared, key=lambda node: (len(evidence.readings.get(node, ())), node))
-    if not wanting:
-        return inside
-    pairs, taken = list(inside), {node for pair in inside for node in (pair.first, pair.second)}
+    # A pair that was slow is no control.
+    doubtful = {node for pair in evidence.recheck for node in pair}
+    pairs = list(_neighbours(state, evidence))
+    taken = {node for pair in pairs for node in (pair.first, pair.second)}
+    wanting = [node for node in _wanting(state, evidence) if node not in taken]
+    again = _again(state, evidence, times)
+    if not pairs and not wanting and not again:
+        return ()
+    calm = [node for node in free if node not in doubtful]
+    if len(free) == _NO_CONTROL and wanting and _control_is_due(evidence, free):
+        return (PlannedPair(first=free[0], second=free[1], role="control"),)
     # Two cleared nodes tell whether the fabric is busy at this moment.
-    control = free[-2:] if len(free) >= 4 or (len(free) >= 2 and len(wanting) < len(free) - 1) else []
-    taken.update(control)
+    control: list[str] = []
+    if len(calm) > _NO_CONTROL or (len(calm) == _NO_CONTROL and not wanting):
+        control = _least_met(calm, times, reserved=len(wanting))
+        taken.update(control)
     for node in wanting:
         if node in taken:
             continue
-        partner = _partner(node, state, evidence, [each for each in free if each not in taken], taken)
+        partner = _partner(node, state, times, [each for each in free if each not in taken])
         if partner is None:
             continue
         taken.update((node, partner))
-        pairs.append(PlannedPair(first=node, second=partner, role="suspect"))
+        first, second = (partner, node) if evidence.explained.one_way.get(node) == 1 else (node, partner)
+        pairs.append(PlannedPair(first=first, second=second, role="suspect"))
+    for first, second in again:
+        if first not in taken and second not in taken:
+            taken.update((first, second))
+            pairs.append(PlannedPair(first=first, second=second, role="suspect"))
     if control and pairs:
         pairs.append(PlannedPair(first=control[0], second=control[1], role="control"))
     return tuple(pairs)
 
 
+def _wanting(state: PairState, evidence: Evidence) -> list[str]:
+    """Return nodes about which more must be known, the most suspicious first, then who met too few."""
+    found = [node for node in evidence.suspected if node not in evidence.convicted]
+    # One meeting may be missing: of the node that sat out, or met one that is convicted now.
+    least = min(2, len(state.nodes) - 1 - len(evidence.convicted))
+    in_links = {node for pair in (*evidence.links, *evidence.recheck) for node in pair}
+    for node in state.nodes:
+        if node in found or node in evidence.convicted:
+            continue
+        doubted = node not in evidence.cleared and node not in in_links
+        if doubted or len(evidence.met[node]) < least:
+            found.append(node)
+    return found
+
+
+def _again(state: PairState, evidence: Evidence, times: Counter[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return pairs that were slow each time, the most often read first.
+
+    With three nodes a link can't be told from its ends: it is enough that it was slow a few times.
+    """
+    # Each reading stands at both nodes.
+    enough = 2 * LINK_SLOW if len(state.nodes) <= _LEAST_FOR_LINKS else math.inf
+    wanted = sorted(
+        (pair for pair in evidence.recheck if times[pair] < enough), key=lambda pair: -times[pair]
+    )
+    # In the order in which they were slow.
+    asked = {reading.pair: reading.nodes for first, _ in wanted for reading in evidence.readings[first]}
+    return [asked[pair] for pair in wanted]
+
+
+def _control_is_due(evidence: Evidence, free: Sequence[str]) -> bool:
+    """Return whether the pair of the only cleared nodes was measured less often than half of the others."""
+    own = evidence.readings.get(free[0], ())
+    beside = sum(each.other(free[0]) == free[1] for each in own)
+    others = sum(len(readings) for readings in evidence.readings.values()) // 2 - beside
+    return 2 * beside < others
+
+
+def _least_met(calm: Sequence[str], times: Counter[tuple[str, str]], *, reserved: int) -> list[str]:
+    """Return two cleared nodes that were measured together least, of those whom suspects need least."""
+    # Suspects take their partners from the front.
+    chosen = calm[min(reserved, len(calm) - 2) :][:8] if len(calm) > 4 else calm
+    pairs = [
+        (times[min(first, second), max(first, second)], first, second)
+        for place, first in enumerate(chosen)
+        for second in chosen[place + 1 :]
+    ]
+    _, first, second = min(pairs)
+    return [first, second]
+
+
 def _neighbours(state: PairState, evidence: Evidence) -> tuple[PlannedPair, ...]:
-    """Slow nodes of one switch with each other, which tells them from their switch."""
+    """Return pairs of slow nodes that may share a switch, which tells them from it."""
     pairs = []
-    for nodes in slow_together(state, evidence).values():
-        if not among_themselves(evidence, nodes):
+    for group in slow_together(state, evidence):
+        if len(group.among) < 2:
             pairs += [
-                PlannedPair(first=nodes[index], second=nodes[index + 1], role="suspect")
-                for index in range(0, len(nodes) - 1, 2)
+                PlannedPair(first=group.nodes[index], second=group.nodes[index + 1], role="suspect")
+                for index in range(0, len(group.nodes) - 1, 2)
             ]
     return tuple(pairs)
 
 
-def _partner(
-    node: str, state: PairState, evidence: Evidence, free: Sequence[str], taken: set[str]
-) -> str | None:
-    own = evidence.readings.get(node, ())
-    met = {each.other(node) for each in own}
-    good = {each.other(node) for each in own if not each.slow}
-    if len(good) >= 2:
-        # Good with others: is it the pair? It is measured again.
-        for each in own:
-            other = each.other(node)
-            again = sum(one.other(node) == other for one in own)
-            if each.slow and again < LINK_SLOW and other not in taken and other not in evidence.convicted:
-                return other
-    elsewhere = [each for each in free if state.switches.get(each) != state.switches.get(node)]
-    for group in (elsewhere, free):
-        for other in group:
-            if other not in met and other != node:
-                return other
-    # Everybody was met: a cleared one once more.
-    return next((each for each in free if each != node), None)
+def _partner(node: str, state: PairState, times: Counter[tuple[str, str]], free: Sequence[str]) -> str | None:
+    """Return the cleared node that this one met least, behind another switch where there is one."""
+    switch = state.switches.get(node)
+    return min(
+        (other for other in free if other != node),
+        key=lambda other: (
+            times[min(node, other), max(node, other)],
+            switch is not None and state.switches.get(other) == switch,
+        ),
+        default=None,
+    )

@@ -16,9 +16,12 @@ class PairSettings(Frozen):
     Parameters
     ----------
     survey_rounds
-        Rounds in which every node has a partner.
+        Rounds in which every node has a partner; one more is within switches, where they are known.
+    every_pair_up_to
+        With at most this many nodes every pair is measured, in as many rounds as that takes: a slow link is
+        only seen by the pair that uses it. 0 for `survey_rounds` always.
     confirm_rounds
-        At most this many rounds in which suspects meet cleared nodes.
+        At most this many rounds in which suspects meet cleared nodes; none where nothing was slow.
     bad_below
         Share below the allocation's median from which a node is bad.
     degraded_below
@@ -33,7 +36,8 @@ class PairSettings(Frozen):
     """
 
     survey_rounds: Annotated[int, Field(ge=1, le=16)] = 5
-    confirm_rounds: Annotated[int, Field(ge=0, le=32)] = 8
+    every_pair_up_to: Annotated[int, Field(ge=0, le=64)] = 16
+    confirm_rounds: Annotated[int, Field(ge=0, le=32)] = 12
     bad_below: Annotated[Quantity, Field(gt=0, lt=1)] = 0.10
     degraded_below: Annotated[Quantity, Field(gt=0, lt=1)] = 0.04
     mads: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 4.0
@@ -53,7 +57,8 @@ class PairMeasurement(Frozen):
     accused
         The nodes of the pair that did not answer at all, where that is known.
     role
-        "survey", "suspect" (the first node is the suspect, the second is cleared) or "control".
+        "survey", "suspect" (a suspect with a cleared node, or a slow pair once more) or "control" (two
+        cleared nodes).
     """
 
     round: int
@@ -103,6 +108,11 @@ class PairState(Frozen):
     history: Mapping[str, tuple[bool, ...]] = Field(default_factory=dict)
     measurements: tuple[PairMeasurement, ...] = ()
     unit: str = "B/s"
+
+    @property
+    def every_pair(self) -> bool:
+        """Return whether the nodes are so few that each pair is measured."""
+        return len(self.nodes) <= self.settings.every_pair_up_to
 
     def with_round(self, measurements: "tuple[PairMeasurement, ...]") -> "PairState":
         """The state after one more round."""

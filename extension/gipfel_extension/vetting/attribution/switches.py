@@ -1,45 +1,81 @@
-"""Switches whose nodes are slow with all others but good among themselves: the path is to blame, not they."""
+"""Groups of nodes that are slow with all others but good among themselves: a switch or path is to blame."""
 
-from collections.abc import Iterable
+from dataclasses import dataclass
 
 from .evidence import Evidence
 from .state import PairState
 
 #: So many nodes of a switch, and this share of those that were measured, must be slow.
 _LEAST_NODES, _LEAST_SHARE = 3, 0.6
+#: Beyond this share of all nodes, a group can't be told from the rest: either may be the slow one.
+_EITHER = 0.34
 
 
-def slow_together(state: PairState, evidence: Evidence) -> dict[str, tuple[str, ...]]:
-    """Switch to its convicted nodes, where most of its nodes are convicted."""
+@dataclass(frozen=True)
+class SlowGroup:
+    """Nodes that share what is slow.
+
+    Parameters
+    ----------
+    switch
+        Its name, where the topology is known; empty where the group follows from the readings alone.
+    among
+        For each reading between two of them: whether it was slow.
+    either
+        The group is so large that the rest may be at fault as well.
+    """
+
+    nodes: tuple[str, ...]
+    switch: str
+    among: tuple[bool, ...]
+    either: bool
+
+    @property
+    def good_inside(self) -> bool:
+        """Return whether the nodes are fast with each other."""
+        return len(self.among) >= 2 and 2 * sum(self.among) < len(self.among)
+
+
+def slow_together(state: PairState, evidence: Evidence) -> tuple[SlowGroup, ...]:
+    """Return groups of nodes that are slow with most others; whether also with each other is not asked."""
+    slow = [*evidence.explained.suspected, *sorted(evidence.convicted - set(evidence.explained.suspected))]
+    slow = [
+        node for node in slow if any(each.measurement.samples for each in evidence.readings.get(node, ()))
+    ]
     members: dict[str, list[str]] = {}
     for node in state.nodes:
         if node in state.switches and node in evidence.readings:
             members.setdefault(state.switches[node], []).append(node)
-    found = {}
+    found = []
     for switch, nodes in members.items():
-        slow = tuple(node for node in nodes if node in evidence.convicted)
-        if len(slow) >= _LEAST_NODES and len(slow) >= _LEAST_SHARE * len(nodes):
-            found[switch] = slow
+        own = [node for node in nodes if node in slow]
+        if len(own) >= _LEAST_NODES and len(own) >= _LEAST_SHARE * len(nodes):
+            found.append(_group(own, switch, state, evidence))
     # If every switch looks like this, no path is special.
-    return found if len(found) < len(members) else {}
+    if found:
+        return tuple(found) if len(found) < len(members) else ()
+    return (_group(slow, "", state, evidence),) if not members and len(slow) >= _LEAST_NODES else ()
 
 
-def among_themselves(evidence: Evidence, nodes: Iterable[str]) -> list[bool]:
-    """For each measurement between two of these nodes: whether it was slow."""
+def _group(nodes: list[str], switch: str, state: PairState, evidence: Evidence) -> SlowGroup:
     inside = set(nodes)
-    return [
+    among = tuple(
         reading.slow
-        for node in inside
+        for node in nodes
         for reading in evidence.readings.get(node, ())
-        if reading.other(node) in inside and node == reading.measurement.first
-    ]
+        if node == reading.measurement.first and reading.other(node) in inside
+    )
+    return SlowGroup(tuple(nodes), switch, among, len(nodes) > _EITHER * len(state.nodes))
 
 
-def slow_switches(state: PairState, evidence: Evidence) -> dict[str, tuple[str, ...]]:
-    """The switches that are to blame: their slow nodes were measured with each other, and most were good."""
-    found = {}
-    for switch, nodes in slow_together(state, evidence).items():
-        inside = among_themselves(evidence, nodes)
-        if inside and 2 * sum(inside) < len(inside):
-            found[switch] = nodes
-    return found
+def slow_switches(state: PairState, evidence: Evidence) -> tuple[SlowGroup, ...]:
+    """Return the groups whose switch or path is to blame, not the nodes.
+
+    Nodes of one known switch that are slow with each other as well share it too; without a topology, such
+    nodes are slow by themselves.
+    """
+    return tuple(
+        group
+        for group in slow_together(state, evidence)
+        if group.good_inside or (group.switch and group.among and len(group.nodes) >= _LEAST_NODES)
+    )
