@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from broker_jobs import running_broker, until, write_edf
 
+from gipfel_cluster.keeper_process import keeper_arguments, start_ahead
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runtime import Runtime
 from gipfel_cluster.scheduler.processes import descendants
@@ -72,6 +73,22 @@ def test_a_step_hears_signals_and_stops_with_all_that_it_started(tmp_path: Path)
     with start_step(deaf, _environment()) as step:
         until(lambda: "deaf" in _log(tmp_path, "node-0.log"))
     assert step.poll() == 137
+
+
+def test_a_keeper_that_was_started_ahead_keeps_the_next_step_of_its_variables(tmp_path: Path) -> None:
+    def kept_ahead(environment: dict[str, str]) -> bool:
+        before = set(descendants(os.getpid()))
+        start_ahead(environment)
+        (ahead,) = set(descendants(os.getpid())) - before
+        step = start_step(StepSpec(command=("true",), folder=str(tmp_path)), _environment())
+        assert step.wait(60) == 0
+        assert step.state.keeper is not None
+        return step.state.keeper.pid == ahead
+
+    assert kept_ahead(_environment())
+    assert not kept_ahead(_environment(WHERE="elsewhere"))
+    unused = subprocess.run(keeper_arguments(), stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+    assert (unused.returncode, unused.stderr) == (0, b"")
 
 
 def test_time_runs_out_a_failure_ends_the_others_and_a_mistake_is_said(tmp_path: Path) -> None:

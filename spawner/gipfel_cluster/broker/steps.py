@@ -8,11 +8,11 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ..edf import Mount
+from ..keeper_process import keeper_arguments
 from ..model import GipfelError
 from ..scheduler.processes import kill_tree
 from ..steps.setting import setting_of_job
 from ..steps.spec import StepPlan, StepSpec
-from ..steps.start import keeper_arguments
 from .connection import Connection
 from .following import follow
 from .messages import Spot, Started, StepRequest

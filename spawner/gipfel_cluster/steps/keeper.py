@@ -141,9 +141,11 @@ class Keeper:
 
 def main() -> int:
     """Keep the step that standard input describes."""
+    line = _first_line(0)
+    if not line:
+        return 0  # It was started ahead of a step, and there was none.
     try:
-        plan = StepPlan.model_validate_json(_first_line(0))
-        return Keeper(plan, 0).run()
+        return Keeper(StepPlan.model_validate_json(line), 0).run()
     except (GipfelError, OSError, ValueError) as error:
         sys.stderr.write(f"gipfel: The step can't be kept: {' '.join(str(error).split())[:300]}\n")
         return 1

@@ -2,8 +2,6 @@
 
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from ..broker.messages import (
     to_line,
 )
 from ..edf.model import Mount
+from ..keeper_process import in_container, keeper_process
 from ..model import GipfelError
 from .handle import BrokersKeeper, OwnKeeper, StepHandle
 from .setting import setting_of_host
@@ -60,31 +59,18 @@ def start_step(
         raise GipfelError(
             f"The step's folder {folder} can't be made: {error.strerror}.", "Choose another one."
         ) from error
-    inside = environment.get("GIPFEL_ENGINE", "") if "GIPFEL_RUN" in environment else ""
-    if setting is None and inside not in {"", "host"}:
+    if setting is None and in_container(environment):
         return _through_broker(spec, environment)
     setting = setting_of_host(environment) if setting is None else setting
     return _here(StepPlan(spec=spec, setting=setting, folder=spec.folder, mounts=mounts), environment)
 
 
 def _here(plan: StepPlan, environment: Mapping[str, str]) -> StepHandle:
-    process = subprocess.Popen(
-        keeper_arguments(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        env={name: value for name, value in environment.items() if "TOKEN" not in name},
-        cwd="/",
-        start_new_session=True,
-    )
+    process = keeper_process(environment)
     assert process.stdin is not None  # noqa: S101 - a pipe was asked for
     process.stdin.write(plan.model_dump_json().encode() + b"\n")
     process.stdin.flush()
     return StepHandle(plan.spec, OwnKeeper(process))
-
-
-def keeper_arguments() -> tuple[str, ...]:
-    """The argv of a keeper, which reads its plan."""
-    return (sys.executable, "-I", "-m", "gipfel_cluster.steps.keeper")
 
 
 def _through_broker(spec: StepSpec, environment: Mapping[str, str]) -> StepHandle:

@@ -17,7 +17,6 @@ from gipfel_cluster.scheduler import JobRequest
 
 from ...redaction import shown_command_line, shown_value
 from ...telemetry.files import read_json
-from ...vetting.protocol_search import find_protocol
 from ..launchers import Attempt, launcher_of
 from ..spec import LaunchSpec
 from ..standpoint import SCHEDULERS, ChosenEdf, Standpoint
@@ -108,6 +107,8 @@ def _protocol(
     """Which vetting protocol the host shall read: what is no shipped one is copied into the folder."""
     if not spec.vetting:
         return ""
+    from ...vetting.protocol_search import find_protocol  # noqa: PLC0415 - slow, and most launches need none
+
     source = find_protocol(spec.vetting, directory=directory, environment=environment).source
     if "/" not in source:
         return source

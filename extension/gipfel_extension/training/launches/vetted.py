@@ -13,9 +13,6 @@ from gipfel_cluster.steps import StepSetting
 from gipfel_cluster.steps.here import last_line
 
 from ...telemetry.files import open_log, read_json
-from ...vetting.history.exclusions import Exclusions
-from ...vetting.history.store import History, history_root
-from ...vetting.report import MOST_REPORT_BYTES
 from ..spec import LaunchSpec
 from .plan import LaunchPlan
 
@@ -73,6 +70,9 @@ def excluded_nodes(spec: LaunchSpec, cluster: str, environment: Mapping[str, str
     """
     if not spec.vetting:
         return spec.exclude
+    from ...vetting.history.exclusions import Exclusions  # noqa: PLC0415 - most launches need none of it
+    from ...vetting.history.store import History, history_root  # noqa: PLC0415
+
     try:
         known, _ = Exclusions(History(history_root(environment), cluster).folder).read()
         asked = expand_hostlist(spec.exclude) if spec.exclude else ()
@@ -109,6 +109,8 @@ def _run(argv: list[str], environment: Mapping[str, str], folder: Path, stopped:
 
 
 def _report(path: Path) -> dict[str, object]:
+    from ...vetting.report import MOST_REPORT_BYTES  # noqa: PLC0415 - as above
+
     try:
         content = read_json(path, MOST_REPORT_BYTES)
     except (OSError, ValueError):
