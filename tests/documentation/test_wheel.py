@@ -2,6 +2,7 @@
 
 import configparser
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -19,13 +20,28 @@ ROOT = Path(__file__).resolve().parents[2]
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not (ROOT / "extension/gipfel_extension/labextension/static/style.js").exists():
         pytest.skip("the panel is not built: make install")
-    folder = tmp_path_factory.mktemp("dist")
+    folder, tree = tmp_path_factory.mktemp("dist"), tmp_path_factory.mktemp("tree") / "gipfel"
+    _copy_sources(tree)
     # --sdist then --wheel from it: the wheel is built in a folder without node_modules.
     subprocess.run(
-        [sys.executable, "-m", "build", "-o", str(folder), str(ROOT)], check=True, timeout=600,
+        [sys.executable, "-m", "build", "-o", str(folder), str(tree)], check=True, timeout=600,
         stdout=subprocess.DEVNULL, env={"PATH": "/usr/bin:/bin", "HOME": str(folder)} | _pip_settings(),
     )  # fmt: skip
     return folder
+
+
+def _copy_sources(tree: Path) -> None:
+    """Copy what git tracks and the built panel: in build/, other tests make images meanwhile."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    for name in filter(None, listed.split("\0")):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / name).is_file():
+            shutil.copy2(ROOT / name, tree / name)
+    panel = "extension/gipfel_extension/labextension"
+    shutil.copytree(ROOT / panel, tree / panel)
 
 
 def _pip_settings() -> dict[str, str]:
