@@ -119,3 +119,9 @@ def test_a_part_of_the_campaign_is_held_out_and_cells_cover_what_is_promised():
     assert 0.15 <= sum(campaign.held_out(name) for name in names) / len(names) <= 0.35
     for size in (4, 8, 16, 64, 256):
         assert {f"none.congested-10.{size}", f"none.heavy-8.{size}", f"slow-15.quiet.{size}"} <= {*names}
+
+
+def test_moments_of_other_pairs_do_not_make_a_node_of_a_slow_link():
+    ends = {"n0000", "n0001"}
+    found = measured(4, lambda number, *pair: {*pair} == ends or (number < 3 and "n0001" in pair))
+    assert Verdict.FAIL not in {each.verdict for each in found.values() if each.node}

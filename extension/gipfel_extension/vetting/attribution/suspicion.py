@@ -6,7 +6,7 @@ good are dealt out at random over all readings, and readings of convicted nodes 
 Where several suspects hide each other, they are tested together against all ways to choose as many nodes.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -244,11 +244,28 @@ def _convict(
             node: ledger.tests(node) * by_chance(*ledger.of_node(node, convicted, links), *pool)
             for node in left
         }
-        best = min(left, key=lambda node: chances[node], default="")
+        able = [node for node in left if _more_than_a_link(ledger, node, convicted, links)]
+        best = min(able, key=lambda node: chances[node], default="")
         more = {best} if best and chances[best] <= CONVICTS else _together(ledger, left, convicted, links)
         if not more:
             return convicted
         convicted |= more
+
+
+def _more_than_a_link(ledger: Ledger, node: str, convicted: set[str], links: set[tuple[str, str]]) -> bool:
+    """Return whether a node stays conspicuous without the partner with which it was slow most often.
+
+    With few partners a slow link, and moments of another, look like a slow node.
+    """
+    slow = Counter(
+        each.other(node) for each in ledger.own[node] if each.slow and each.other(node) not in convicted
+    )
+    if not slow:
+        return False
+    worst = _ordered(node, slow.most_common(1)[0][0])
+    without = {*links, worst}
+    own, pool = ledger.of_node(node, convicted, without), ledger.pool(convicted, without)
+    return ledger.tests(node) * by_chance(*own, *pool) <= DOUBTS
 
 
 def _together(

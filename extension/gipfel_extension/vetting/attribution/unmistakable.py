@@ -7,6 +7,8 @@ from .state import PairMeasurement
 #: With fewer pairs that the node is not in, their order may be chance.
 _LEAST_OTHERS = 3
 _LEAST_PARTNERS = 3
+#: In fewer rounds each of its pairs may have been congested.
+_LEAST_ROUNDS = 5
 
 
 def below_all(measurements: Sequence[PairMeasurement], bad_below: float) -> frozenset[str]:
@@ -27,7 +29,8 @@ def below_all(measurements: Sequence[PairMeasurement], bad_below: float) -> froz
         own = [each for each in measured if node in {each.first, each.second}]
         others = [each for each in measured if node not in {each.first, each.second}]
         partners = {name for each in own for name in (each.first, each.second)} - {node}
-        if len(partners) < _LEAST_PARTNERS or len(others) < _LEAST_OTHERS:
+        few = len(partners) < _LEAST_PARTNERS or len(own) < _LEAST_ROUNDS
+        if few or len(others) < _LEAST_OTHERS:
             continue
         best = max(max(each.samples) for each in own)
         floor = min(min(each.samples) for each in others)
