@@ -12,7 +12,7 @@ DEEPEST = 40
 
 
 class Shallow(yaml.scanner.Scanner):  # type: ignore[misc]
-    """What comes first among the bases of a loader that reads text from elsewhere."""
+    """Base class for YAML loaders that read text from elsewhere; it comes first among the bases."""
 
     def fetch_flow_collection_start(self, token: Any) -> None:
         """Begin a list or mapping in brackets."""

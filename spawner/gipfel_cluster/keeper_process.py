@@ -17,7 +17,7 @@ def keeper_arguments() -> tuple[str, ...]:
 
 
 def in_container(environment: Mapping[str, str]) -> bool:
-    """Whether a process is in the container of a job, whose broker starts its steps."""
+    """Return whether a process is in the container of a job, whose broker starts its steps."""
     return "GIPFEL_RUN" in environment and environment.get("GIPFEL_ENGINE", "") not in {"", "host"}
 
 

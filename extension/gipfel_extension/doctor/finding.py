@@ -9,7 +9,7 @@ Status = Literal["ok", "missing", "warning", "not applicable"]
 
 
 class Finding(Frozen):
-    """What one probe found: ``what`` is the case, and ``fix`` the command or line that changes it."""
+    """Result of one probe: ``what`` is the case, and ``fix`` the command or line that changes it."""
 
     name: str
     group: str
@@ -19,7 +19,7 @@ class Finding(Frozen):
 
 
 class Subject(Frozen):
-    """What a probe looks at; makes its findings."""
+    """Subject of a probe, which makes its findings."""
 
     name: str
     group: str
@@ -53,7 +53,7 @@ class Examination(Frozen):
 
     @property
     def ok(self) -> bool:
-        """Whether everything that is needed is there."""
+        """Return whether everything that is needed is there."""
         return not self.of("missing")
 
     def of(self, status: Status) -> tuple[Finding, ...]:

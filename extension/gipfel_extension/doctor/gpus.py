@@ -19,7 +19,7 @@ _NONE = "There is no NVIDIA GPU here; the panel offers a simulated source."
 
 
 class _Opened(Frozen):
-    """What `gpu_sources` prints."""
+    """Output of `gpu_sources`."""
 
     name: str = ""
     gpus: tuple[str, ...] = ()

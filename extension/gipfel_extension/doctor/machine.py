@@ -22,7 +22,7 @@ _ADMINISTRATORS = "/usr/local/sbin:/usr/sbin:/sbin"
 
 
 class Answer(Frozen):
-    """How a command ended; ``problem`` is why it did not end by itself, and then nothing else counts."""
+    """End of a command; ``problem`` is why it did not end by itself, and then nothing else counts."""
 
     code: int = 0
     output: str = ""
@@ -31,7 +31,7 @@ class Answer(Frozen):
 
     @property
     def ok(self) -> bool:
-        """Whether it ended with exit status 0."""
+        """Return whether it ended with exit status 0."""
         return not self.problem and self.code == 0
 
     @property
@@ -46,7 +46,7 @@ Run = Callable[[Sequence[str]], Answer]
 
 @dataclass(frozen=True)
 class Machine:
-    """What probes may look at.
+    """The machine as probes may look at it.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ class Machine:
 
     @property
     def in_container(self) -> bool:
-        """Whether this is the container of a job, which sees the image's programs and not the host's."""
+        """Return whether this is the container of a job, which has the image's programs."""
         return "GIPFEL_RUN" in self.environment and self.environment.get("GIPFEL_ENGINE", "") not in {
             "",
             "host",

@@ -69,7 +69,7 @@ def packages(machine: Machine) -> Finding:  # noqa: ARG001 - those of this inter
 
 
 def _has_extra(wanted: list[Requirement], extra: str) -> bool:
-    """Whether an extra was installed: its first package is here."""
+    """Return whether an extra was installed: its first package is here."""
     own = [each for each in wanted if _applies(each, (extra,)) and not _applies(each, ("",))]
     return bool(own) and bool(version_of(own[0].name))
 

@@ -12,7 +12,7 @@ DEBUGGER_VARIABLE = "GIPFEL_DEBUGGER"
 
 
 class PrivateSpecs(KernelSpecManager):
-    """What `private` mixes into a class of kernelspec managers."""
+    """Mixin that `private` adds to a class of kernelspec managers."""
 
     debugger = Bool(
         help="Whether the debugger is offered. It listens on a port of the node, and every user of the node "

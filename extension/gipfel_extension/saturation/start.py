@@ -1,4 +1,4 @@
-"""When the work of a job begins: what is before it is start-up."""
+"""Begin of a job's work: what is before it is start-up."""
 
 from collections.abc import Sequence
 

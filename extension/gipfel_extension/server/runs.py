@@ -60,7 +60,7 @@ def _newest(root: Path) -> list[Path]:
 
 
 def _has_samples(telemetry: Path) -> bool:
-    """Whether anything was recorded: a vetting, for one, leaves a run without samples."""
+    """Return whether anything was recorded: a vetting, for one, leaves a run without samples."""
     return any(telemetry.glob("*.arrows")) or any(telemetry.glob("*.parquet"))
 
 

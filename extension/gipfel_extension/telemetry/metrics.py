@@ -247,7 +247,7 @@ class MetricsReader:
 
 
 def _next_piece(file: BinaryIO, offset: int) -> tuple[int, bytes] | None:
-    """Where the next piece of a file ends, and its bytes; holes, which cost nothing to make, are left out."""
+    """Return where the next piece of a file ends, and its bytes without holes, which cost nothing to make."""
     try:
         offset = os.lseek(file.fileno(), offset, os.SEEK_DATA)
     except OSError as error:

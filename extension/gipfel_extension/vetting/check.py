@@ -85,7 +85,7 @@ class GroupCheck(Protocol):
 
 
 class Missing(GipfelError):  # noqa: N818 - not an error of the program
-    """What a check needs and this node lacks: a tool, a module, a GPU.
+    """Requirement of a check that this node lacks: a tool, a module, a GPU.
 
     Parameters
     ----------

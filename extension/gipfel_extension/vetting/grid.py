@@ -46,7 +46,7 @@ class GridRow(Frozen):
 
 
 class Culprit(Frozen):
-    """What is wrong with whom: nodes, a GPU or a link that a verdict of the same words is against.
+    """Problem with its subjects: the nodes, GPUs or links that share a verdict.
 
     The owner says whose fault it is, which may be none of theirs.
     """

@@ -143,17 +143,17 @@ class CheckResult(Frozen):
 
     @property
     def applies(self) -> bool:
-        """Whether the node has what the check is about; without it, nothing was measured."""
+        """Return whether the node has what the check is about; without it, nothing was measured."""
         return self.evidence.get("applies") is not False
 
     @property
     def left_out(self) -> bool:
-        """Whether it was not measured because there is nothing to measure, and need not be."""
+        """Return whether it was not measured because there is nothing to measure, and need not be."""
         return self.verdict is Verdict.NOT_RUN and self.evidence.get("left_out") is True
 
     @property
     def follows(self) -> bool:
-        """Whether it was not run because of what is said elsewhere: it accuses nothing by itself."""
+        """Return whether it was not run because of what is said elsewhere: it accuses nothing by itself."""
         return self.verdict is Verdict.NOT_RUN and self.evidence.get("follows") is True
 
     def with_verdict(self, verdict: Verdict, reason: str, *, fix: str = "") -> "CheckResult":

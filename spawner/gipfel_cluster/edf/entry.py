@@ -80,7 +80,7 @@ class Document:
 
     @property
     def size(self) -> int:
-        """How many values there are."""
+        """Return how many values there are."""
         arrays = len(self.base) + len(self.mounts) + len(self.devices)
         return arrays + len(self.scalars) + len(self.env) + len(self.annotations)
 

@@ -1,4 +1,4 @@
-"""How much one EDF may hold, its bases included, so that reading a hostile one stays cheap.
+"""Limits of one EDF, its bases included, so that reading a hostile one stays cheap.
 
 Real EDFs have a few dozen values and a few kilobytes; the limits are far above these. Together they bound the
 answer: checking, showing or rendering an EDF takes seconds at most and writes less than a megabyte.

@@ -74,7 +74,7 @@ def find_edf(name_or_path: str, *, environment: Mapping[str, str], directory: Pa
 
 
 def _is_closed(path: Path) -> bool:
-    """Whether nobody but its owner can say if a file is there."""
+    """Return whether nobody but its owner can say if a file is there."""
     try:
         path.lstat()
     except PermissionError:

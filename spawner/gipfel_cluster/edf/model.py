@@ -36,7 +36,7 @@ class Mount(Frozen):
 
     @property
     def is_special(self) -> bool:
-        """Whether there is no source to bind: ``tmpfs`` or ``umount``."""
+        """Return whether there is no source to bind: ``tmpfs`` or ``umount``."""
         return self.source in SPECIAL_SOURCES
 
     def __str__(self) -> str:

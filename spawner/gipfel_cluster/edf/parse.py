@@ -154,7 +154,7 @@ class _Reader:
                 self.document.env[name] = entry
 
     def _can_be_named(self, path: Path, name: str, value: object) -> bool:
-        """Whether a variable may have an unusual name, about which something is said in any case."""
+        """Return whether a variable may have an unusual name, about which something is said in any case."""
         unusual = _UNUSUAL_VARIABLE.fullmatch(name) and isinstance(value, str)
         self.diagnostics.append(
             Entry("", path, self._source).diagnostic(
@@ -202,7 +202,7 @@ class _Reader:
 
 
 def _is_deep(text: str) -> bool:
-    """Whether keys have so many parts that the parser would take minutes."""
+    """Return whether keys have so many parts that the parser would take minutes."""
     steps = 0
     for run in _RUN.finditer(text):
         steps += run[0].count(".") ** 2

@@ -1,4 +1,4 @@
-"""What a template wanted its reader to fill in."""
+"""Placeholders that a template wanted its reader to fill in."""
 
 import re
 

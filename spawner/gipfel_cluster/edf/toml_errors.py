@@ -53,7 +53,7 @@ def syntax_error(error: Exception, text: str, file: str) -> Diagnostic:
 
 
 def _fix(message: str, line: str, position: int) -> str:
-    """What to do about it, by what the parser says and by what stands where it stopped."""
+    """Return what to do about it, by what the parser says and by what stands where it stopped."""
     unclosed = message.startswith("Illegal character") and _CURLY.search(line)
     if _CURLY.match(line, position) or unclosed:
         return "Replace the curly quotes by straight ones, \" or '."

@@ -1,4 +1,4 @@
-"""What an engine needs of the machine that runs the container: there, or said where it is only shown."""
+"""Needs of an engine on the machine that runs the container; noted where it is only rendered."""
 
 import os
 import shutil

@@ -163,7 +163,7 @@ def _variables(request: ContainerRequest, values: dict[str, str], unset: Sequenc
 
 
 def _name(reference: Reference) -> str:
-    """What podman calls an image; one of its own store without a registry that nobody named."""
+    """Return what podman calls an image; one of its own store without a registry that nobody named."""
     if reference.store == "podman" and not reference.registry:
         return f"{reference.name}{reference.version}"
     return reference.oci

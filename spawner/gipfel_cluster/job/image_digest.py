@@ -153,7 +153,7 @@ class BackgroundDigest:
 
 
 def _key(path: str, about: os.stat_result) -> dict[str, Any]:
-    """What of a file changes when its content does; a device's number is another one on each node."""
+    """Return what of a file changes when its content does; a device's number is another one on each node."""
     return {
         "path": os.path.realpath(path),
         "inode": about.st_ino,

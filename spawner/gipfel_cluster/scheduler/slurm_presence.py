@@ -1,4 +1,4 @@
-"""Whether Slurm is configured on this machine: its commands alone do not make a cluster."""
+"""Detection of a configured Slurm: its commands alone do not make a cluster."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ _UNCONFIGURED = "Slurm's commands are installed but not configured (no slurm.con
 
 
 class SlurmPresence(Frozen):
-    """Whether Slurm's commands are here, and where their configuration is from.
+    """Presence of Slurm's commands, and the source of their configuration.
 
     ``source`` is a file, a variable or a word for it, empty where there is no configuration. ``problem`` is
     then one sentence that says so.
@@ -34,7 +34,7 @@ class SlurmPresence(Frozen):
 
     @property
     def configured(self) -> bool:
-        """Whether there is a cluster to ask, be it silent."""
+        """Return whether there is a cluster to ask, be it silent."""
         return self.commands and bool(self.source)
 
 

@@ -47,7 +47,7 @@ class StartingSpawner(LeavingSpawner):
 
     @property
     def in_container(self) -> bool:
-        """Whether the server starts in a container, as far as that is known."""
+        """Return whether the server starts in a container, as far as that is known."""
         if self._has_image is not None:
             return self._has_image
         return bool((self.user_options or {}).get("edf") or self.default_edf) and self.site.engine != "host"

@@ -233,7 +233,7 @@ class Recovery:
         return proposed
 
     def _is_one_too_many(self, session: Session, proposal: Proposal) -> bool:
-        """Whether no case may be opened for this, which is written down once an hour."""
+        """Return whether no case may be opened for this, which is written down once an hour."""
         refusal = self.refusal_of_cases(session)
         if not refusal or any(each.vouched for each in proposal.evidence):
             return False

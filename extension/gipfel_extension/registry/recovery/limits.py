@@ -1,4 +1,4 @@
-"""Whether a node may be drained now, and a case be opened: what bounds a bad rule and a flood of reports."""
+"""Limits on draining nodes and opening cases, which bound a bad rule and a flood of reports."""
 
 from collections.abc import Mapping
 

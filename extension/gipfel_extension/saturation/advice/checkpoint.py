@@ -53,7 +53,7 @@ class AsynchronousCheckpoint(LossRule):
     applies_to = "training"
 
     def gain_least(self, case: Case, trace: Trace) -> float:
-        """What is left after copying all of the GPU's memory that is in use to the host over PCIe, or C2C."""
+        """Return what is left after a copy of the GPU's used memory to the host over PCIe or C2C."""
         writes = writes_of(case.table, case.settings.thresholds, case.job.interval)
         links = ceilings_of(trace.device.name).links
         rate = max((links[link] for link in HOST_LINKS if link in links), default=0.0)

@@ -31,7 +31,7 @@ class LoaderWorkers(LossRule):
         return self.lost_where(trace, where)
 
     def gain_least(self, case: Case, trace: Trace) -> float:
-        """What twice the workers would give back, where half of the cores are free.
+        """Return what twice the workers would give back, where half of the cores are free.
 
         The loader is what is waited for, so it works all the time: with twice the workers, a batch takes
         half of it.
@@ -114,7 +114,7 @@ class VideoDecoder(LossRule):
         return super().where(case, trace) & busy
 
     def gain(self, case: Case, trace: Trace) -> float:
-        """What is lost while a decoder is busy."""
+        """Return what is lost while a decoder is busy."""
         return self.lost_where(trace, self.where(case, trace))
 
     def words(self, case: Case, trace: Trace) -> tuple[str, str]:

@@ -22,7 +22,7 @@ class _Launch(LossRule):
             return super().where(case, trace) & (trace.levels.active <= _FILLED)
 
     def gain(self, case: Case, trace: Trace) -> float:
-        """What is lost where kernels leave SMs empty, for at least a tenth of the time."""
+        """Return what is lost where kernels leave SMs empty, for at least a tenth of the time."""
         where = self.where(case, trace)
         return self.lost_where(trace, where) if share(trace, where) >= 0.1 else 0.0
 

@@ -125,7 +125,7 @@ class Case:
         return tuple(t for t in self.scored if _mean(t, t.losses[name]) >= most - ALIKE)
 
     def names(self, traces: Sequence[Trace]) -> str:
-        """How people call several GPUs: ``All GPUs`` or ``GPUs 2 and 3``."""
+        """Return how people call several GPUs: ``All GPUs`` or ``GPUs 2 and 3``."""
         if len(traces) == len(self.scored) > 1:
             return "All GPUs"
         if len(traces) == 1 or len({trace.device.node for trace in traces}) > 1:

@@ -85,7 +85,7 @@ class QuarterPrecision:
         return any(name in models[trace.device.uuid] for name in _FP8)
 
     def _where(self, case: Case, trace: Trace) -> Flags:
-        """Where tensor pipes are busy, and not with integers or doubles."""
+        """Return where tensor pipes are busy, and not with integers or doubles."""
         with np.errstate(invalid="ignore"):
             tensor = case.column(trace, "PIPE_TENSOR_ACTIVE")
             others = np.fmax(*(case.column(trace, metric) for metric in _OTHER_TENSOR))

@@ -127,7 +127,7 @@ def _ranks(metrics: UserMetrics, name: str, launch: str) -> list[int | None]:
 
 
 def _line(metrics: UserMetrics, drawn: list[UserMetric], metric: UserMetric) -> Line:
-    """How one rank of a launch is drawn: in every row alike, and in a colour of its own where it is alone."""
+    """Return the colour and dash of one rank of a launch: alike in every row, its own where it is alone."""
     if len(drawn) == 1:
         return Line(f"metrics/{metric.name}", plain(metric.name), _COLOUR, _COLOUR, "solid", "", 1.0)
     launches = metrics.launches()

@@ -1,4 +1,4 @@
-"""Which Python runs the ranks where no container is entered: the caller's."""
+"""Python interpreter of ranks that run without a container: the caller's."""
 
 import shutil
 import subprocess

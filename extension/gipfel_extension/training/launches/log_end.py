@@ -40,7 +40,7 @@ def _from(folder: Path, cursor: Cursor, ranks: tuple[int, ...]) -> tuple[list[Lo
 
 
 def _complete(lines: list[LogLine], chosen: list[LogLine], start: Cursor, count: int) -> bool:
-    """Whether no line that was not read belongs among the chosen ones."""
+    """Return whether no line that was not read belongs among the chosen ones."""
     cut = {rank for rank, offset in start.offsets.items() if offset}
     if not cut or not count:
         return True

@@ -1,4 +1,4 @@
-"""What a launch runs, as far as it can be checked before anything is started: the file and its content."""
+"""Checks of the script or notebook of a launch, before anything is started."""
 
 import re
 from pathlib import Path

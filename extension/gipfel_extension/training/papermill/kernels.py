@@ -41,7 +41,7 @@ def asked_kernel(notebook: Path) -> str:
 
 
 def is_native(name: str) -> bool:
-    """Whether a name, or none, is that of Python's own kernel, which every runtime has."""
+    """Return whether a name, or none, is that of Python's own kernel, which every runtime has."""
     return name in {"", "python", NATIVE}
 
 

@@ -125,7 +125,7 @@ def check_names(
 
 
 def is_misspelt(name: str, known: str) -> bool:
-    """Whether a name is another one with a single slip of the keyboard.
+    """Return whether a name is another one with a single slip of the keyboard.
 
     A slip is one letter too many, too few or wrong, or two neighbours exchanged, whatever their case. Short
     names such as ``lr`` and ``wd``, and numbers such as in ``layer1``, differ on purpose.

@@ -41,7 +41,7 @@ class Context:
 
     @property
     def contained(self) -> bool:
-        """Whether the ranks run in a container."""
+        """Return whether the ranks run in a container."""
         return self.here.inside or bool(self.plan.edf or self.environment.get("GIPFEL_EDF"))
 
 

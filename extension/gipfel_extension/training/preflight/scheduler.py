@@ -1,4 +1,4 @@
-"""Which scheduler gets the launch, where that is not the one that its commands suggest."""
+"""Pre-flight line on the scheduler, where it is not the one that the commands on PATH suggest."""
 
 from .protocol import CheckOutcome, Context
 

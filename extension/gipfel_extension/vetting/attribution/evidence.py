@@ -1,4 +1,4 @@
-"""What pair measurements say together: what is usual, each pair beside it, and who explains the slow ones."""
+"""Evidence in pair measurements: the usual figure, each pair beside it, and who explains the slow ones."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -63,7 +63,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Usual:
-    """What is usual in this allocation.
+    """Usual figures of this allocation.
 
     Parameters
     ----------

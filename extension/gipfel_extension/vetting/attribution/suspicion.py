@@ -1,4 +1,4 @@
-"""Who explains the slow readings: nodes that are slow with most partners, pairs that are always slow.
+"""Explanations of slow readings: nodes that are slow with most partners, pairs that are always slow.
 
 A node is *suspected* that is slow in more than half of its pairs with partners that are fast with some node
 and not suspected themselves. It is *convicted* when a permutation test says that it isn't chance: slow and
@@ -111,7 +111,7 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Explained:
-    """What explains slow readings.
+    """Explanation of slow readings.
 
     Parameters
     ----------

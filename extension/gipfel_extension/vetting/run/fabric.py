@@ -1,4 +1,4 @@
-"""What the network between nodes can do, and pairs beside it: slow alike is not fit."""
+"""Known figures of the network between nodes, and pairs beside them: slow alike is not fit."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -45,7 +45,7 @@ class Network(Frozen):
 
     @property
     def by_sockets(self) -> bool:
-        """Whether data goes through sockets although the node has something faster."""
+        """Return whether data goes through sockets although the node has something faster."""
         return bool(self.fabric) and self.transport.lower() == _SOCKETS
 
     def figure(self, spec: ProbeSpec) -> Figure | None:

@@ -77,7 +77,7 @@ class GroupChecks:
             self._over_all(entry, spec, able)
 
     def _several_ranks(self, entry: ProtocolCheck, spec: ProbeSpec, able: Sequence[str]) -> bool:
-        """Whether a check over all nodes has ranks to measure between on the only node, as vetnode has it."""
+        """Return whether a check over all nodes can measure between the ranks of the only node."""
         several = any(self._desk.peers.present[node].hello.gpus > 1 for node in able)
         return entry.scope is Scope.ALL and spec.per_gpu and several
 

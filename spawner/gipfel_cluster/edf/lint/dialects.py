@@ -1,4 +1,4 @@
-"""What the Container Engine or Pyxis does not have, or takes otherwise; for Sarus see `sarus`."""
+"""Rules for keys that the Container Engine or Pyxis lacks or reads differently; for Sarus see `sarus`."""
 
 from collections.abc import Iterator
 

@@ -191,7 +191,7 @@ class ForcedNetwork(Rule):
             yield self.at(entry, value=value)
 
     def _is_brought(self, subject: Subject) -> bool:
-        """Whether a plugin is named or mounted, or the image is one that has its own network stack."""
+        """Return whether a plugin is named or mounted, or the image is one that has its own network stack."""
         env = subject.edf.env
         return bool(
             env.get("NCCL_NET_PLUGIN")

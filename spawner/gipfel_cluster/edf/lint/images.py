@@ -77,7 +77,7 @@ class ImageName(Rule):
 
 
 def _as_path(image: str) -> str:
-    """What to write for an image that means a file and isn't written as one; nothing for any other."""
+    """Return what to write for an image that means a file and isn't written as one; nothing for any other."""
     if image.startswith("~/"):
         return "${HOME}" + image[1:]
     if image.startswith("file://"):
@@ -87,7 +87,7 @@ def _as_path(image: str) -> str:
 
 
 def _is_explained(entry: Entry) -> bool:
-    """Whether another rule says what is wrong with the name."""
+    """Return whether another rule says what is wrong with the name."""
     unbraced = unbraced_variables(entry.text.removeprefix("$oauthtoken@"))
     return bool(unbraced or INVISIBLE.search(entry.text) or placeholder(entry.text, is_path=True))
 

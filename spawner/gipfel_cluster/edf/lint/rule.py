@@ -46,7 +46,7 @@ class Subject:
         return self.annotation(f"com.hooks.{name}.enabled") == "true"
 
     def hook_is_meant(self, name: str) -> bool:
-        """Whether somebody wanted a hook on, and perhaps wrote it in a way that the hook does not see."""
+        """Return whether a hook was meant to be on, perhaps written in a way that it does not see."""
         return any(
             name in key and entry.text.strip().lower() in _MEANS_TRUE
             for key, entry in self.document.annotations.items()

@@ -1,4 +1,4 @@
-"""What the Sarus Suite does not have, or takes otherwise.
+"""Rules for keys that the Sarus Suite lacks or reads differently.
 
 Source: raster, which reads EDFs for it; the numbers are those of its errors.
 """
