@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from pydantic import Field
 
 from gipfel_cluster.edf.lookup import list_edfs
 from gipfel_cluster.model import Frozen, GipfelError
-from gipfel_cluster.scheduler import Scheduler
+from gipfel_cluster.scheduler import Scheduler, slurm_presence
 
 from ..training.job_table import TaskView
 from ..training.notebook_file import read_notebook
@@ -151,7 +150,7 @@ def _offered(here: Standpoint, environment: Mapping[str, str]) -> list[str]:
     default = here.default("scheduler")
     if here.inside or (default == "slurm" and "GIPFEL_RUN" in environment):
         return [default]
-    found = ["local", *(["slurm"] if shutil.which("sbatch", path=environment.get("PATH")) else [])]
+    found = ["local", *(["slurm"] if slurm_presence(environment).configured else [])]
     return sorted({default, *found}, key=lambda name: name != default)
 
 
