@@ -4,10 +4,10 @@ import gzip
 from functools import cache
 from pathlib import Path
 
+from jupyter_core.paths import jupyter_path
 from jupyter_server.base.handlers import JupyterHandler
 from tornado import web
 
-_FOLDER = Path(__file__).parents[1] / "labextension" / "static"
 #: A year: another content has another name.
 _KEPT = "private, max-age=31536000, immutable"
 
@@ -18,8 +18,8 @@ class ScriptsRouteHandler(JupyterHandler):
     @web.authenticated
     def get(self, name: str) -> None:
         """Answer with a script; compressed where the browser reads that."""
-        path = _FOLDER / name
-        if not path.is_file():
+        path = _installed(name)
+        if path is None:
             raise web.HTTPError(404)
         self.set_header("Content-Type", "text/javascript; charset=utf-8")
         self.set_header("Cache-Control", _KEPT)
@@ -29,6 +29,12 @@ class ScriptsRouteHandler(JupyterHandler):
             self.finish(_compressed(path, path.stat().st_mtime_ns))
         else:
             self.finish(path.read_bytes())
+
+
+def _installed(name: str) -> Path | None:
+    """Return a script where the lab finds it too: the wheel has it as data, not in the package."""
+    folders = (Path(folder) / "@gipfel" / "extension" / "static" for folder in jupyter_path("labextensions"))
+    return next((path for folder in folders if (path := folder / name).is_file()), None)
 
 
 @cache
