@@ -75,7 +75,11 @@ def test_ranks_run_in_the_activated_environment_and_a_restart_says_why(tmp_path:
     assert f"train.py; {why[:119]}" in listed
 
 
-def test_without_an_activated_environment_path_decides_unless_only_ours_has_torch(tmp_path: Path) -> None:
+def test_without_an_activated_environment_path_decides_unless_only_ours_has_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Another test of this process may have loaded it: in a notebook, the kernel's own Python is meant.
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
     for name, has in (("with", 0), ("without", 1)):
         program = tmp_path / name / "python3"
         program.parent.mkdir()

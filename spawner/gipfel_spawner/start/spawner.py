@@ -111,7 +111,11 @@ class StartingSpawner(LeavingSpawner):
         """Say what the scheduler says, where that is new."""
         if status is UNSEEN or status == seen:
             return seen
-        self._say(*describe(self.job_id, status, contained=self.in_container))
+        percent, text = describe(self.job_id, status, contained=self.in_container)
+        if (self.user_options or {}).get("vet"):
+            # The page's steps only go on, and the vetting comes before the server.
+            percent = min(percent, _VETTING_PERCENT - 1)
+        self._say(percent, text)
         return status
 
     def _say(self, percent: int, words: str) -> None:
