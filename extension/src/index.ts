@@ -13,6 +13,7 @@ import { showAtFirstVisit } from './first-visit';
 import { addToLauncher } from './launcher';
 import { addLaunches } from './launches/commands';
 import { LeavingModel } from './leaving';
+import { addLiveOutputs } from './live-output';
 import { plotlyRendererFactory } from './mime';
 import { SaturationModel } from './model';
 import { LeavingNotices } from './notices';
@@ -75,12 +76,14 @@ const panel: JupyterFrontEndPlugin<void> = {
 /** Plotly figures in notebooks, drawn with the same plotly.js as the panel. */
 const mime: JupyterFrontEndPlugin<void> = {
   id: '@gipfel/extension:mime',
-  description: 'Renders plotly figures, and offers plotly.js to widgets.',
+  description: 'Renders plotly figures and saved widgets, and offers plotly.js to widgets.',
   autoStart: true,
   requires: [IRenderMimeRegistry],
-  activate: (_: JupyterFrontEnd, registry: IRenderMimeRegistry) => {
+  optional: [ITranslator],
+  activate: (app: JupyterFrontEnd, registry: IRenderMimeRegistry, translator: ITranslator | null) => {
     offerPlotly();
     registry.addFactory(plotlyRendererFactory, 0);
+    addLiveOutputs(app, registry, (translator ?? nullTranslator).load('gipfel'));
   }
 };
 

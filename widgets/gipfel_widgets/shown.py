@@ -4,12 +4,17 @@ import uuid
 from typing import Any
 
 Bundle = dict[str, Any]
+#: What the lab extension's renderer of saved widgets is registered for.
+LIVE = "application/vnd.gipfel.live+json"
 
 
 def widget_bundle(model_id: str) -> Bundle:
-    """A widget as JupyterLab prefers it to a figure, and a figure to an image."""
+    """Return what JupyterLab prefers to a figure and an image beside it.
+
+    Where the lab extension is installed, those are shown as the saved view until the widget's model is found.
+    """
     view = {"version_major": 2, "version_minor": 1, "model_id": model_id}
-    return {"application/vnd.jupyter.widget-view+json": view}
+    return {"application/vnd.jupyter.widget-view+json": view, LIVE: {}}
 
 
 class Shown:

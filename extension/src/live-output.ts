@@ -1,0 +1,182 @@
+import type { JupyterFrontEnd } from '@jupyterlab/application';
+import type { IRenderMimeRegistry } from '@jupyterlab/rendermime';
+import type { IRenderMime } from '@jupyterlab/rendermime-interfaces';
+import type { TranslationBundle } from '@jupyterlab/translation';
+import { Panel, Widget } from '@lumino/widgets';
+
+/** Gipfel's widgets put it beside their own type: the rest of the output is the saved view of the widget. */
+const LIVE_MIME_TYPE = 'application/vnd.gipfel.live+json';
+const WIDGET_MIME_TYPE = 'application/vnd.jupyter.widget-view+json';
+/** Before the renderer of widgets, which has -10. */
+const RANK = -20;
+const SHORTEST_LOOK_MS = 50;
+const LONGEST_LOOK_MS = 2_000;
+/** An idle kernel's widget is there sooner, and would only flicker. */
+const SAVED_MS = 300;
+const NOTE_MS = 1_500;
+const SHORTEST_RETRY_MS = 1_000;
+const LONGEST_RETRY_MS = 60_000;
+
+/** The renderer of widgets; it holds the widget's view once it has found the model. */
+interface IHolder extends IRenderMime.IRenderer {
+  readonly widgets: readonly Widget[];
+}
+
+interface INotebookPanel extends Widget {
+  readonly content: { readonly rendermime: IRenderMimeRegistry };
+}
+
+/** In every notebook, show the saved view of Gipfel's widgets until the kernel answers with the live one. */
+export function addLiveOutputs(
+  app: JupyterFrontEnd,
+  registry: IRenderMimeRegistry,
+  trans: TranslationBundle
+): void {
+  app.docRegistry.addWidgetExtension('Notebook', {
+    createNew: widget => {
+      const { rendermime } = (widget as INotebookPanel).content;
+      rendermime.addFactory(
+        {
+          safe: false,
+          mimeTypes: [LIVE_MIME_TYPE],
+          createRenderer: () => new LiveOutput(rendermime, registry, trans)
+        },
+        RANK
+      );
+    }
+  });
+}
+
+/** A saved view that gives way to the widget: JupyterLab finds its model only when a busy kernel has time to answer. */
+class LiveOutput extends Panel implements IRenderMime.IRenderer {
+  /**
+   * @param rendermime The notebook's renderers, among them the one of widgets that has the notebook's manager.
+   * @param registry The page's, whose renderer of widgets has no manager.
+   */
+  constructor(
+    private readonly rendermime: IRenderMimeRegistry,
+    private readonly registry: IRenderMimeRegistry,
+    private readonly trans: TranslationBundle
+  ) {
+    super();
+    this.addClass('jp-Gipfel-live');
+  }
+
+  renderModel(model: IRenderMime.IMimeModel): Promise<void> {
+    window.clearTimeout(this._timer);
+    [this._saved, this._note, this._holder].forEach(each => each?.dispose());
+    this._saved = this._note = this._holder = null;
+    this._model = model;
+    this._began = Date.now();
+    this._retryMs = SHORTEST_RETRY_MS;
+    this._look();
+    return Promise.resolve();
+  }
+
+  override dispose(): void {
+    window.clearTimeout(this._timer);
+    super.dispose();
+  }
+
+  private _look(): void {
+    window.clearTimeout(this._timer);
+    const model = this._model;
+    if (this.isDisposed || !model) {
+      return;
+    }
+    this._hold(model);
+    const live = this._holder?.widgets[0];
+    if (live) {
+      this._showLive(live);
+      return;
+    }
+    const waited = Date.now() - this._began;
+    const failed = this._holder?.hasClass('jupyter-widgets') ?? false;
+    if (failed && Date.now() - this._held > this._retryMs) {
+      // It gives up for good, though the model may come with the kernel's next answer.
+      this._holder?.dispose();
+      this._holder = null;
+      this._retryMs = Math.min(LONGEST_RETRY_MS, 2 * this._retryMs);
+    }
+    if (!this._saved && (failed || waited > SAVED_MS)) {
+      this._showSaved(model);
+    }
+    this._setNote(!failed && waited > NOTE_MS);
+    const next = Math.min(LONGEST_LOOK_MS, Math.max(SHORTEST_LOOK_MS, waited / 10));
+    this._timer = window.setTimeout(() => {
+      this._look();
+    }, next);
+  }
+
+  /** Let the renderer of widgets look for the model, unseen, once the notebook has a manager. */
+  private _hold(model: IRenderMime.IMimeModel): void {
+    const factory = this.rendermime.getFactory(WIDGET_MIME_TYPE);
+    if (this._holder || !factory || factory === this.registry.getFactory(WIDGET_MIME_TYPE)) {
+      return;
+    }
+    const holder = this.rendermime.createRenderer(WIDGET_MIME_TYPE) as IHolder;
+    holder.hide();
+    this._holder = holder;
+    this._held = Date.now();
+    this.addWidget(holder);
+    void holder.renderModel(model).catch(() => undefined);
+  }
+
+  private _showLive(view: Widget): void {
+    this._holder?.show();
+    this._setNote(false);
+    this._dropSaved();
+    view.disposed.connect(() => {
+      // The kernel has closed it.
+      if (!this.isDisposed && this._model && !this._saved) {
+        this._showSaved(this._model);
+      }
+    });
+  }
+
+  private _showSaved(model: IRenderMime.IMimeModel): void {
+    const saved = Object.fromEntries(
+      Object.entries(model.data).filter(([type]) => type !== LIVE_MIME_TYPE && type !== WIDGET_MIME_TYPE)
+    );
+    const type = this.rendermime.preferredMimeType(saved, model.trusted ? 'any' : 'ensure');
+    if (type !== undefined) {
+      this._saved = this.rendermime.createRenderer(type);
+      this.insertWidget(0, this._saved);
+      void this._saved.renderModel(model).catch(() => undefined);
+    }
+  }
+
+  /** A figure's renderer may fail to clear what it has not drawn yet: the live view must not wait for that. */
+  private _dropSaved(): void {
+    const saved = this._saved;
+    this._saved = null;
+    try {
+      saved?.dispose();
+    } catch {
+      saved?.node.remove();
+    }
+  }
+
+  private _setNote(shown: boolean): void {
+    if (!shown) {
+      this._note?.dispose();
+      this._note = null;
+    } else if (!this._note) {
+      this._note = new Widget();
+      this._note.addClass('jp-Gipfel-live-note');
+      this._note.node.textContent = this.trans.__(
+        'Saved view. The live one appears when the kernel answers.'
+      );
+      this.addWidget(this._note);
+    }
+  }
+
+  private _model: IRenderMime.IMimeModel | null = null;
+  private _saved: IRenderMime.IRenderer | null = null;
+  private _holder: IHolder | null = null;
+  private _note: Widget | null = null;
+  private _timer = 0;
+  private _began = 0;
+  private _held = 0;
+  private _retryMs = SHORTEST_RETRY_MS;
+}
