@@ -53,6 +53,11 @@ class StartingSpawner(LeavingSpawner):
         return bool((self.user_options or {}).get("edf") or self.default_edf) and self.site.engine != "host"
 
     @property
+    def _says_container(self) -> bool:
+        """Return whether a running job is one whose server does not start yet: a vetting comes before it."""
+        return self.in_container or bool((self.user_options or {}).get("vet"))
+
+    @property
     def _ends(self) -> dict[str, Failure]:
         """Of this hub's servers that ended by themselves: why, by their names."""
         ends: dict[str, Failure] = self.user.settings.setdefault("gipfel_ends", {})
@@ -100,7 +105,7 @@ class StartingSpawner(LeavingSpawner):
                 # Only of a start that takes its time: each look is a command in the user's account.
                 looked = now
                 last = _last(await self._log_tail())
-                self._say(*describe_container(job_id, status, last, contained=self.in_container))
+                self._say(*describe_container(job_id, status, last, contained=self._says_container))
             # A vetting has limits of its own, and says that it goes on.
             if running and now - max(running, self._vetting_heard) > self.server_timeout:
                 raise await self._silent_server(status, address)
@@ -111,11 +116,7 @@ class StartingSpawner(LeavingSpawner):
         """Say what the scheduler says, where that is new."""
         if status is UNSEEN or status == seen:
             return seen
-        percent, text = describe(self.job_id, status, contained=self.in_container)
-        if (self.user_options or {}).get("vet"):
-            # The page's steps only go on, and the vetting comes before the server.
-            percent = min(percent, _VETTING_PERCENT - 1)
-        self._say(percent, text)
+        self._say(*describe(self.job_id, status, contained=self._says_container))
         return status
 
     def _say(self, percent: int, words: str) -> None:
