@@ -1,5 +1,6 @@
 """Everything that can be tested on this machine; what it can't run is named in the last lines."""
 
+import fnmatch
 import json
 import os
 import re
@@ -18,7 +19,7 @@ _PROGRESS = re.compile(r"\[ *\d+%\]$")
 _END_LIMIT_S = 120
 #: More failing files than this are not explained by a busy machine.
 _MOST_AGAIN = 8
-#: Test files known to fail beside others and to pass alone, one path per line; ``#`` begins a comment.
+#: Test files known to fail beside others and to pass alone, one pattern per line; ``#`` begins a comment.
 _KNOWN_UNSTEADY = ROOT / ".ci" / "unsteady.txt"
 
 
@@ -123,8 +124,8 @@ def _unsteady(failed: list[str], files: list[str]) -> int:
     """Report what passed only alone; exit status 1 where a file is not yet known for it."""
     (ROOT / "build" / "unsteady.txt").write_text("".join(f"{name}\n" for name in files))
     print(f":: {len(failed)} tests failed beside others and passed alone:", *failed, sep="\n   ", flush=True)
-    lines = (line.partition("#")[0].strip() for line in _KNOWN_UNSTEADY.read_text().splitlines())
-    new = sorted(set(files) - set(lines))
+    lines = [line.partition("#")[0].strip() for line in _KNOWN_UNSTEADY.read_text().splitlines()]
+    new = [file for file in files if not any(fnmatch.fnmatch(file, known) for known in lines if known)]
     if new:
         print(
             f":: new among them: {' '.join(new)}. Make them steady, or list them in "
