@@ -268,8 +268,9 @@ def test_a_comment_of_one_user_names_no_job_of_another(
     slurm = SlurmScheduler(environment={**os.environ, **cluster.environment})
 
     def comments(user: UnixUser) -> list[str]:
-        # What the attacker sees of the others' jobs.
-        return cluster.call(["squeue", "--noheader", f"--user={user.name}", "--format=%A %k"]).split()
+        # What the attacker sees of the others' jobs; one that a launch left in the queue has no mark.
+        lines = cluster.call(["squeue", "--noheader", f"--user={user.name}", "--format=%A %k"]).splitlines()
+        return next(line.split() for line in lines if " gipfel-" in line)
 
     (job, mark), (_, other) = comments(first), comments(second)
     prefix, lost = mark.rpartition("-")[0] + "-", f"{mark.rpartition('-')[0]}-feedfacefeedface"
