@@ -12,11 +12,6 @@ from .levels import Flags, Floats, Levels, column, fractions
 from .settings import Thresholds
 from .staircase import Staircase
 
-__all__ = ["CAPPING", "Observer", "Signs", "host_of"]
-
-#: Bits of clock-event reasons that mean power or temperature (NVML's nvmlClocksEventReasons).
-CAPPING = 0x04 | 0x08 | 0x20 | 0x40 | 0x80
-
 #: A pipe's activity per SM activity from which kernels compute; one that waits in a collective only spins.
 _COMPUTES = 0.08
 #: How much more a link must receive than it sends for its bytes to be input.

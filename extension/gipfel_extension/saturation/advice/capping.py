@@ -9,7 +9,7 @@ from .model import Case, Knob
 
 #: NVML's bits of clock-event reasons (nvmlClocksEventReasons).
 _SETTING, _POWER, _HARDWARE = 0x02 | 0x10, 0x04 | 0x80, 0x08 | 0x20 | 0x40
-#: At its power limit, a GPU that computes runs some per cent below its maximum clock: that is no fault.
+#: At its power limit, a GPU that computes runs some per cent below its maximum clock: that is not a fault.
 _USUAL = 15.0
 
 

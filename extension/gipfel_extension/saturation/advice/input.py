@@ -3,9 +3,10 @@
 import numpy as np
 
 from ..beats import nearest
+from ..host_signs import host_of
 from ..levels import Flags, column
 from ..result import Trace
-from ..signs import VIDEO, decodes, host_of
+from ..signs import VIDEO, decodes
 from .losses import RUNNING, LossRule
 from .model import Case, Knob, seen, share
 

@@ -5,9 +5,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from ..host_signs import host_of
 from ..levels import Flags
 from ..result import Trace
-from ..signs import host_of
 from .model import Advice, Case, Evidence, Knob, points, seen
 
 #: What shows whether anything ran: drawn beside every loss of time.
