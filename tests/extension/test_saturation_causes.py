@@ -14,7 +14,11 @@ from run import run
 from workloads import SHAPES
 
 
-@pytest.mark.parametrize("name", SHAPES)
+#: Those written last are for the campaign alone: a test of them would be met by changing rules.
+SEEN = [name for name, shape in SHAPES.items() if causes.held_out(shape) != "later"]
+
+
+@pytest.mark.parametrize("name", SEEN)
 def test_no_shape_gets_a_wrong_cause_or_advice(name):
     found = causes.measure(SHAPES[name], seed=20, draws=1)
     assert found["wrong"] == 0, found["seen"]
@@ -22,8 +26,8 @@ def test_no_shape_gets_a_wrong_cause_or_advice(name):
 
 
 def test_a_third_of_the_shapes_is_held_out():
-    assert len(SHAPES) >= 60
-    assert 0.2 <= np.mean([causes.held_out(name) for name in SHAPES]) <= 0.4
+    assert len(SEEN) >= 60
+    assert 0.3 <= np.mean([bool(causes.held_out(shape)) for shape in SHAPES.values()]) <= 0.5
 
 
 def test_shapes_are_drawn_alike_from_the_same_seed_only():

@@ -3,8 +3,8 @@
 ``SHAPES`` is the table. ``recording`` makes samples of programs; ``phases`` are what programs are made of.
 """
 
-from . import groups, hosts, kernels, limits
+from . import groups, hosts, kernels, later, limits
 from .recording import GRID_S, Job, Shape
 from .register import SHAPES
 
-__all__ = ["GRID_S", "SHAPES", "Job", "Shape", "groups", "hosts", "kernels", "limits"]
+__all__ = ["GRID_S", "SHAPES", "Job", "Shape", "groups", "hosts", "kernels", "later", "limits"]
