@@ -196,6 +196,22 @@ def test_the_score_is_a_range_where_phases_may_alternate_within_a_sample():
     assert steady.most - steady.least < 7
 
 
+def test_no_bottleneck_is_named_where_coarser_samples_would_show_another_score():
+    # Four seconds multiply, two copy: samples of a second show 100, means of ten seconds far less.
+    phases = [1.0, 1.0, 1.0, 1.0, 0.0, 0.0] * 10
+
+    def scored(interval: float):
+        times = round(1.0 / interval)
+        tensor = np.repeat(phases, times)
+        work = busy(tensor=tensor, dram=0.9 * (1 - tensor), active=1.0)
+        return score_table(table({gpu(): work}, length=60 * times, interval=interval)).total
+
+    coarse, fine = scored(1.0), scored(0.1)
+    assert (coarse.score, fine.score) == pytest.approx((100.0, 100.0))
+    assert coarse.hidden > 10.0
+    assert (coarse.bottleneck, fine.bottleneck) == (None, "compute")
+
+
 def test_waiting_on_links_is_communication_among_several_gpus_alone():
     waits = busy(tensor=0.1, dram=0.0, active=0.1, NVLINK_TX_BYTES=0.1 * 450e9)
     assert losses(table({gpu(0): waits, gpu(1): waits}, length=4)) == {"communication": 90.0}

@@ -10,6 +10,9 @@ from ..telemetry.sample import Device
 from .levels import Floats, Levels
 from .settings import LOSSES, RESOURCES
 
+#: Points that means of ten samples may change before samples count as too coarse to name a bottleneck.
+_HIDDEN = 5.0
+
 
 def whole_points(parts: Mapping[str, float]) -> dict[str, int]:
     """Parts of 100 as whole numbers that still add up to 100: the largest remainders are rounded up."""
@@ -38,6 +41,9 @@ class Total:
         its mean.
     in_turn
         The score's upper bound, by resource: what the others add where they are loaded one after the other.
+    hidden
+        The score less that of means of ten samples each, where samples are too far apart to show the phases
+        of a step; 0 where they are not.
     """
 
     score: float
@@ -47,14 +53,18 @@ class Total:
     least: float
     most: float
     in_turn: Mapping[str, float]
+    hidden: float = 0.0
 
     @property
     def bottleneck(self) -> str | None:
         """The largest of the resources' points and the losses; None where finer samples could show another.
 
         The samples allow two readings: resources that were loaded together, as the score has it, or one
-        after the other within each interval. A bottleneck is named where both agree.
+        after the other within each interval. A bottleneck is named where both agree, and where a tenth of
+        the samples would have shown the same score.
         """
+        if abs(self.hidden) > _HIDDEN:
+            return None
         together = _largest({**self.points, **self.losses})
         # What fills up is time in which SMs had work or the engine was on; a clock that is low stays low.
         rest = max(0.0, self.most - self.score)
@@ -93,6 +103,7 @@ class Total:
             mean([total.least for total in totals]),
             mean([total.most for total in totals]),
             means("in_turn", RESOURCES),
+            mean([total.hidden for total in totals]),
         )
 
 

@@ -6,19 +6,23 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..telemetry.sample import Device, SampleTable
+from ..telemetry.sample import Columns, Device, SampleTable
 from .agi import agi_mean
 from .beats import Beats, beats_of, durations_of, intervals_of
 from .causes import losses_of
 from .ceilings import ceilings_of, slice_of
 from .confidence import confidence
 from .levels import Flags, Floats, Levels, column, levels_of
+from .means import COARSER, column_means
 from .notes import notes_of
 from .result import GpuScore, JobScore, RankScore, Spread, Total, Trace
 from .settings import LOSSES, RESOURCES, Settings
 from .signs import Observer
 from .staircase import Staircase, staircase_of
 from .start import work_begins
+
+#: Means of ten samples that are compared with the samples, at the fewest.
+_FEWEST_MEANS = 2
 
 
 @dataclass(frozen=True)
@@ -125,7 +129,9 @@ def _gpu_score(
     expected = max(samples, beats.expected(*window))
     return GpuScore(
         trace.device,
-        _total(trace, settings.thresholds.binding) if samples else None,
+        _total(trace, settings.thresholds.binding, _mean_of_means(trace, columns, beats, settings))
+        if samples
+        else None,
         {name: _mean(trace.levels.resources[name][trace.scored]) for name in RESOURCES},
         _mean(column(columns, "GPU_UTIL")),
         agi_mean(columns),
@@ -147,7 +153,17 @@ def _inside(time_ns: NDArray[np.int64], window: tuple[int, int]) -> Flags:
     return (time_ns >= window[0]) & (time_ns <= window[1])
 
 
-def _total(trace: Trace, least: float) -> Total:
+def _mean_of_means(trace: Trace, columns: Columns, beats: Beats, settings: Settings) -> float | None:
+    """Return the level that means of ten samples show; None where that tells nothing."""
+    if beats.interval <= settings.thresholds.fine:
+        return None
+    coarse = column_means(columns, int(COARSER * beats.interval * 1e9))
+    if len(coarse["time_ns"]) < _FEWEST_MEANS:
+        return None
+    return _mean(levels_of(coarse, ceilings_of(trace.device.name), settings.weights).saturation)
+
+
+def _total(trace: Trace, least: float, coarser: float | None) -> Total:
     chosen, seconds = trace.scored, trace.seconds[trace.scored]
     share = seconds / seconds.sum()
     levels, binding = trace.levels.saturation[chosen], trace.levels.binding[chosen]
@@ -160,6 +176,7 @@ def _total(trace: Trace, least: float) -> Total:
         100.0 * float(share @ trace.levels.least[chosen]),
         100.0 * float(share @ trace.levels.most[chosen]),
         {n: 100.0 * float(share @ part[chosen]) for n, part in _in_turn(trace.levels).items()},
+        0.0 if coarser is None else 100.0 * (float(share @ levels) - coarser),
     )
 
 
