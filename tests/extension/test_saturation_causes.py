@@ -13,7 +13,6 @@ from intervals import wilson
 from run import run
 from workloads import SHAPES
 
-
 #: Those written last are for the campaign alone: a test of them would be met by changing rules.
 SEEN = [name for name, shape in SHAPES.items() if causes.held_out(shape) != "later"]
 
