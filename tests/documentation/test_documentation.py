@@ -105,3 +105,19 @@ def test_no_committed_file_names_a_registry_or_a_machine():
             continue
         content = path.read_text(errors="replace")
         assert not [word for word in words if word in content], name
+
+
+def test_a_step_of_make_that_fails_shows_its_end_and_where_the_rest_is(tmp_path):
+    log = tmp_path / "step.log"
+    step = [str(ROOT / ".ci/step"), str(log), "A step"]
+    done = subprocess.run(
+        [*step, "sh", "-c", "seq 1000; echo self-signed certificate >&2; exit 3"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    lines = done.stdout.splitlines()
+    assert (done.returncode, lines[0], len(lines) < 30) == (1, "A step ...", True)
+    assert lines[-2] == f"A step: failed. The whole output is in {log}."
+    assert "export PIP_CERT=FILE NODE_EXTRA_CA_CERTS=FILE" in lines[-1]
+    assert len(log.read_text().splitlines()) == 1001
+    done = subprocess.run([*step, "echo", "well"], capture_output=True, text=True, check=True)
+    assert (done.stdout, log.read_text()) == ("A step ...\n", "well\n")
