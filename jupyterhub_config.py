@@ -12,6 +12,7 @@ import stat
 import sys
 from pathlib import Path
 
+from gipfel_cluster.ports import spare_ports
 from gipfel_cluster.scheduler import slurm_presence
 from gipfel_spawner.servers.page import HUB_TEMPLATES
 
@@ -78,15 +79,6 @@ def family(address: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that are free now, all different."""
-    held = [socket.create_server((hub_ip, 0), family=family(hub_ip)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in held]
-    for each in held:
-        each.close()
-    return ports
-
-
 def taken(address: str, number: int) -> bool:
     """Whether something listens there."""
     try:
@@ -105,7 +97,9 @@ def proxy_left_behind() -> bool:
         return False
 
 
-hub_port, proxy_port = (int(each) for each in kept("ports", " ".join(map(str, free_ports(2)))).split())
+hub_port, proxy_port = (
+    int(each) for each in kept("ports", " ".join(map(str, spare_ports(hub_ip, 2)))).split()
+)
 c.JupyterHub.hub_port = hub_port
 # The proxy would only log it, and wait. One that an earlier hub left behind is ended by JupyterHub.
 if taken(hub_ip, hub_port):
@@ -212,7 +206,7 @@ if c.EDFSpawner.idle_limit:
 if os.environ.get("GIPFEL_REGISTRY"):
     from gipfel_extension.registry import scopes as registry_scopes
 
-    name, registry_port = "gipfel-registry", int(kept("registry_port", str(free_ports(1)[0])))
+    name, registry_port = "gipfel-registry", int(kept("registry_port", str(spare_ports(hub_ip)[0])))
     settings = os.environ.get("GIPFEL_REGISTRY_CONFIG", "")
     forwarded = ["SLURM_CONF", "SLURM_CONF_SERVER", "GIPFEL_REGISTRY_DATABASE"]
     services.append(

@@ -5,6 +5,8 @@ import random
 import re
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, model_validator
@@ -16,6 +18,8 @@ PORTS_VARIABLE = "GIPFEL_SERVER_PORTS"
 
 _RANGE = re.compile(r"\s*([0-9]{1,5})\s*(?:-\s*([0-9]{1,5})\s*)?")
 _ANYWHERE = frozenset(("", "*", "0.0.0.0", "::"))  # noqa: S104 - recognized, not bound
+# The ports that the kernel gives to whoever asks for any: see ip(7).
+_GIVEN_OUT = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _Port = Annotated[int, Field(ge=1024, le=65535)]
 
 
@@ -87,6 +91,26 @@ def hold_port(address: str, ports: PortRange | None) -> socket.socket:
         f"All ports {ports} of {socket.gethostname()} are taken.",
         "Stop another server on this node or ask the hub's administrators for more ports.",
     )
+
+
+def spare_ports(address: str, count: int = 1) -> list[int]:
+    """Return free ports, all different, for servers that bind them later.
+
+    They are below those that the kernel gives out by itself, so that neither a connection nor a server that
+    takes any port gets one of them meanwhile.
+
+    Raises
+    ------
+    GipfelError
+        As of `hold_port`.
+    """
+    try:
+        first = int(_GIVEN_OUT.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        first = 0
+    ports = PortRange(first=10000, last=first - 1) if first > 12000 else None
+    with ExitStack() as held:
+        return [held.enter_context(hold_port(address, ports)).getsockname()[1] for _ in range(count)]
 
 
 def _listen(address: str, port: int) -> socket.socket:

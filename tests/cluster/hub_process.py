@@ -4,7 +4,6 @@ import contextlib
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ from hub_user import HubUser
 from one_machine import wait_until
 
 from gipfel_cluster.model import GipfelError
+from gipfel_cluster.ports import spare_ports
 
 READY_LIMIT_S = 60.0
 _REPOSITORY = Path(__file__).resolve().parents[2]
@@ -41,10 +41,8 @@ def _environment() -> dict[str, str]:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
+    """Return a port of loopback for a server that binds it later."""
+    return spare_ports("127.0.0.1")[0]
 
 
 def end_proxy(state: Path) -> None:
@@ -164,6 +162,8 @@ class HubProcess:
         if self._process is None or self._process.poll() is not None:
             raise GipfelError("The hub ended at its start.", self.last_words())
         try:
-            return self.call("GET", "/users").status_code == 200
-        except httpx.TransportError:
+            # Another program on this port may answer whatever it is asked; this hub alone knows its service.
+            answer = self.call("GET", "/user")
+            return answer.status_code == 200 and answer.json()["name"] == "gipfel-api"
+        except (httpx.TransportError, ValueError, LookupError, TypeError):
             return False

@@ -1,14 +1,21 @@
 """A range of ports: read strictly, used up port by port, never shared."""
 
+import http.server
 import socket
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.ports import PortRange, hold_port
+from gipfel_cluster.ports import PortRange, hold_port, spare_ports
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "cluster"))
+
+from hub_process import HubProcess
 
 
 def free_run(count: int) -> int:
@@ -125,3 +132,36 @@ def test_a_port_of_a_server_that_has_just_ended_can_be_taken_again():
 def test_an_address_that_is_not_this_machines_is_said_in_one_line():
     with pytest.raises(GipfelError, match=r"No port can be bound on 192\.0\.2\.1: "):
         hold_port("192.0.2.1", None)
+
+
+def test_spare_ports_are_none_that_the_kernel_gives_to_others():
+    given_out = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    ports = spare_ports("127.0.0.1", 3)
+    assert len(set(ports)) == 3
+    assert all(10000 <= port < given_out for port in ports) or given_out <= 12000
+    for port in ports:
+        hold_port("127.0.0.1", PortRange(first=port, last=port)).close()
+
+
+def test_another_program_on_a_hubs_port_is_not_taken_for_the_hub(tmp_path):
+    class Everything(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(self.path.encode())
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Everything) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        hub = HubProcess(tmp_path, {"GIPFEL_SCHEDULER": "local"}, proxy=tmp_path)
+        hub.port = other.server_address[1]
+        hub.url = f"http://127.0.0.1:{hub.port}"
+        hub._environment["GIPFEL_PORT"] = str(hub.port)
+        try:
+            with pytest.raises(GipfelError, match=f"Port {hub.port} is in use"), hub:
+                pass
+        finally:
+            hub.close()
+            other.shutdown()
