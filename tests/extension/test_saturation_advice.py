@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gipfel_extension.saturation import advise, score_table
+from gipfel_extension.saturation import Workload, advise, score_table
 from gipfel_extension.saturation.advice import RULES, Advice
 from gipfel_extension.saturation.checkpoint_interval import daly, writes_of, young
 from gipfel_extension.saturation.settings import Thresholds
@@ -21,10 +21,12 @@ LENGTH = 40
 HALF = [1.0] * 20 + [0.0] * 20
 
 
-def found(series: Mapping[Device, Mapping[str, object]], length: int = LENGTH) -> dict[str, Advice]:
+def found(
+    series: Mapping[Device, Mapping[str, object]], length: int = LENGTH, workload: Workload | None = None
+) -> dict[str, Advice]:
     """What is advised on a table, by rule."""
     given: SampleTable = table(series, length=length)
-    return {advice.rule: advice for advice in advise(given, score_table(given))}
+    return {advice.rule: advice for advice in advise(given, score_table(given), workload=workload)}
 
 
 def half(value: float, other: float = 0.0) -> list[float]:
@@ -136,6 +138,70 @@ def test_a_clock_a_little_below_its_maximum_at_the_power_limit_is_no_advice():
 @pytest.mark.parametrize("pipe", ["PIPE_TENSOR_IMMA_ACTIVE", "PIPE_TENSOR_DFMA_ACTIVE"])
 def test_integers_and_doubles_get_no_advice_on_fp8(pipe):
     assert "quarter-precision" not in found({gpu(): busy(tensor=0.95, dram=0.5, active=1.0, **{pipe: 0.9})})
+
+
+TRAINS = {"kind": "training", "ranks": 8}
+
+#: Rule to the work that it must be silent about, and one that it is for.
+FITS: dict[str, tuple[list[dict[str, object]], dict[str, object]]] = {
+    "bucket-size": (
+        [
+            {**TRAINS, "parallelism": frozenset({"tensor"})},
+            {**TRAINS, "parallelism": frozenset({"sharded"})},
+            {"kind": "inference", "parallelism": frozenset({"data"})},
+            {"kind": "training", "ranks": 1},
+        ],
+        {**TRAINS, "parallelism": frozenset({"data"})},
+    ),
+    "activation-checkpointing": ([{"kind": "inference"}, {"uses": {"activation-checkpointing"}}], TRAINS),
+    "asynchronous-checkpoint": ([{"kind": "inference"}], TRAINS),
+    "checkpoint-interval": ([{"kind": "inference"}], TRAINS),
+    "fused-optimizer": ([{"kind": "inference"}, {"uses": {"fused-optimizer"}}], TRAINS),
+    "quarter-precision": (
+        [{"precision": precision} for precision in ("fp64", "fp32", "tf32", "fp8", "int8")],
+        {"precision": "bf16"},
+    ),
+    "half-precision": ([{"precision": "fp64"}, {"precision": "bf16"}], {"precision": "fp32"}),
+    "compile": ([{"uses": {"compile"}}], {}),
+    "cuda-graphs": ([{"uses": {"cuda-graphs"}}], {}),
+    "pinned-memory": ([{"uses": {"pinned-memory"}}], {}),
+}
+
+
+@pytest.mark.parametrize("rule", FITS)
+def test_a_rule_is_silent_about_work_that_it_is_not_for(rule):
+    series, length = stretched(SPEAKS[rule])
+    others, own = FITS[rule]
+    for facts in others:
+        assert rule not in found(series, length, Workload(**facts)), facts
+    assert found(series, length, Workload(**own))[rule].certain
+
+
+@pytest.mark.parametrize("rule", FITS)
+def test_where_the_work_is_unknown_the_advice_says_whom_it_is_for(rule):
+    series, length = stretched(SPEAKS[rule])
+    own = found(series, length)[rule]
+    assert own.certain == (not own.applies_to)
+    assert own.action.startswith("If this is" if own.applies_to else own.action[0])
+    assert own.applies_to in own.action
+
+
+def test_what_no_rule_may_speak_about_is_told_as_a_loss():
+    full, length = stretched(SPEAKS["activation-checkpointing"])
+    own = found(full, length, Workload(kind="inference"))
+    assert "GPU 0 lost" in own["untreated-occupancy"].sentence
+
+
+def test_the_gain_is_a_computed_range_of_speed_too():
+    workers = found({gpu(): waiting(), host(): {"CPU_CORES_USED": 7.0, "CPU_UTIL": 0.4}})["loader-workers"]
+    # Half of the time is waited for, and twice the workers give all of it back.
+    assert workers.speedup == pytest.approx((2.0, 2.0))
+    assert workers.to_json()["speedup"] == [2.0, 2.0]
+    eighth = found({gpu(): WELL})["quarter-precision"]
+    # Near its ceiling all the time: FP8 takes half of it at best.
+    assert eighth.speedup == pytest.approx((1.0, 2.0))
+    assert "(\u2264 2.00\u00d7 faster)" in eighth.expect
+    assert found({gpu(): busy(tensor=0.3, dram=0.3, active=0.9)})["untreated-unexplained"].speedup is None
 
 
 @pytest.mark.parametrize("rule", SPEAKS)

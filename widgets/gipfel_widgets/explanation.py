@@ -13,7 +13,7 @@ from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runs import runs_root
 from gipfel_extension.cli.report_content import content_of
 from gipfel_extension.cli.scored_run import ScoredRun, path_of
-from gipfel_extension.saturation import JobScore, Settings, advise, score_table
+from gipfel_extension.saturation import JobScore, Settings, Workload, advise, score_table
 from gipfel_extension.saturation.lines import text_of
 from gipfel_extension.saturation.report import ReportContent
 from gipfel_extension.telemetry.imports import Recording
@@ -22,6 +22,7 @@ from gipfel_extension.telemetry.sample import SourceError
 from gipfel_extension.telemetry.store.segments import read_samples
 from gipfel_extension.training.launch import Launch
 from gipfel_extension.training.launches.glance import says
+from gipfel_extension.training.results import program_of_launch, workload_of
 
 from .launching.launched import LaunchList
 from .measurement import Measurement
@@ -219,12 +220,12 @@ def _of_launch(launch: Launch) -> Explanation:
             f"Nothing was recorded of launch {launch.folder.name}.", "Its job records by default."
         )
     label = f"launch {launch.folder.name} of {path.name}"
-    return _explained(path, Recording(table, label, (), gpus_by_rank(read_ranks(path / "telemetry"))))
+    recording = Recording(table, label, (), gpus_by_rank(read_ranks(path / "telemetry")))
+    return _explained(path, recording, workload_of(program_of_launch(launch.folder)))
 
 
-def _explained(path: Path, recording: Recording) -> Explanation:
-    settings = Settings()
+def _explained(path: Path, recording: Recording, work: Workload | None = None) -> Explanation:
+    settings, work = Settings(), work or Workload()
     job: JobScore = score_table(recording.table, settings, ranks=recording.ranks)
-    return Explanation(
-        ScoredRun(path, recording, settings, job, advise(recording.table, job, settings), None)
-    )
+    advice = advise(recording.table, job, settings, workload=work)
+    return Explanation(ScoredRun(path, recording, settings, job, advice, None, work))

@@ -89,6 +89,7 @@ class RecordedRun:
             "interval": interval,
             "sources": list(sources),
             # Bytes that are no text in any locale are shown, not kept.
+            "directory": _directory(),
             "command": [word.encode(errors="replace").decode() for word in command],
             "edf": None,
             "edf_digest": None,
@@ -149,6 +150,13 @@ def _new_folder(root: Path, cluster: str, job_id: str) -> RunFolder:
             raise GipfelError(
                 f"The run folder can't be made in {root}: {error.strerror}.", "Name another with --runs."
             ) from error
+
+
+def _directory() -> str:
+    """Return where the command starts: its relative paths mean nothing without."""
+    with contextlib.suppress(OSError):
+        return str(Path.cwd()).encode(errors="replace").decode()
+    return ""
 
 
 def _nodes(environment: Mapping[str, str], node: str) -> list[str]:

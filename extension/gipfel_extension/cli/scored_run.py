@@ -2,15 +2,25 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from gipfel_cluster.runs import runs_root
 
-from ..saturation import Advice, JobScore, Settings, Weights, advise, document_of, score_table
+from ..saturation import (
+    Advice,
+    JobScore,
+    Settings,
+    Weights,
+    Workload,
+    advise,
+    document_of,
+    score_table,
+)
 from ..saturation.sampling import Coarser, coarser_score
 from ..telemetry.imports import Recording, open_recording
+from ..training.results import program_of_run, workload_of
 
 SCHEMA = 1
 
@@ -25,6 +35,7 @@ class ScoredRun:
     job: JobScore
     advice: Sequence[Advice]
     coarser: Coarser | None
+    workload: Workload = field(default_factory=Workload)
 
     @classmethod
     def of(cls, path: Path, *, weights: Mapping[str, float] | None = None, gpu: str = "") -> "ScoredRun":
@@ -48,7 +59,9 @@ class ScoredRun:
         job = score_table(found.table, settings, ranks=found.ranks)
         total = None if job.total is None else job.total.score
         coarser = coarser_score(found.table, total, settings, ranks=found.ranks)
-        return cls(path, found, settings, job, advise(found.table, job, settings), coarser)
+        work = workload_of(program_of_run(path) if path.is_dir() else None)
+        advice = advise(found.table, job, settings, workload=work)
+        return cls(path, found, settings, job, advice, coarser, work)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -58,7 +71,7 @@ class ScoredRun:
 
     def document(self) -> dict[str, Any]:
         """The document of ``score.json`` and of ``gipfel score --json``."""
-        document = document_of(self.job, self.advice)
+        document = document_of(self.job, self.advice, self.workload)
         weights = self.settings.weights
         used = self.job.utilization
         return {

@@ -6,6 +6,7 @@ from .document import document_of
 from .result import GpuScore, JobScore, RankScore, Spread, Total, Trace
 from .score import score_table
 from .settings import LOSSES, RESOURCES, Settings, Thresholds, Weights
+from .workload import Workload
 
 __all__ = [
     "LOSSES",
@@ -21,6 +22,7 @@ __all__ = [
     "Total",
     "Trace",
     "Weights",
+    "Workload",
     "advise",
     "ceilings_of",
     "document_of",

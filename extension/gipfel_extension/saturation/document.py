@@ -6,14 +6,17 @@ from typing import Any
 from .advice.model import Advice
 from .result import GpuScore, JobScore, RankScore, Total
 from .settings import LOSSES, RESOURCES
+from .workload import Workload
 
 #: Raised when the meaning of a key changes; readers refuse what is newer than they know.
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 _DIGITS = 4
 
 
-def document_of(job: JobScore, advice: Sequence[Advice] = ()) -> dict[str, Any]:
+def document_of(
+    job: JobScore, advice: Sequence[Advice] = (), workload: Workload | None = None
+) -> dict[str, Any]:
     """Return the document; unknown numbers are None."""
     spread = job.spread
     return {
@@ -21,6 +24,7 @@ def document_of(job: JobScore, advice: Sequence[Advice] = ()) -> dict[str, Any]:
         **_total(job.total),
         "whole_points": None if job.total is None else job.total.whole_points,
         "advice": [each.to_json() for each in advice],
+        "workload": (workload or Workload()).to_json(),
         "confidence": _number(job.confidence),
         "gpus": [_gpu(score) for score in job.gpus],
         "ranks": [_rank(rank) for rank in job.ranks],

@@ -12,6 +12,7 @@ from ..saturation import advise, document_of, score_table
 from ..telemetry.events import Event, read_events
 from ..telemetry.ranks import gpus_by_rank, read_ranks
 from ..telemetry.sample import SampleTable
+from ..training.results import program_of_run, workload_of
 
 _SHORTEST_PAUSE_S = 5.0
 #: Scoring takes at most this share of a core.
@@ -36,7 +37,8 @@ def judged(table: SampleTable, telemetry: Path) -> dict[str, Any]:
     ``means_s`` says over how many seconds its values are means, None where they are the samples.
     """
     job = score_table(table, ranks=gpus_by_rank(read_ranks(telemetry)))
-    document = document_of(job, advise(table, job))
+    work = workload_of(program_of_run(telemetry.parent))
+    document = document_of(job, advise(table, job, workload=work), work)
     if table.source != MEANS:
         return {**document, "means_s": None}
     note = f"Scored by means over {table.interval:g} s, since this is a long time; a shorter one shows more."

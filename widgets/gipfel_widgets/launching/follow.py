@@ -79,7 +79,7 @@ class FollowedLaunch:
         if ended or time.monotonic() >= self._score_after:
             began = time.thread_time()
             with contextlib.suppress(GipfelError):
-                self._score = launch_score(self.launch.state)
+                self._score = launch_score(self.launch.state, self.launch.folder)
             pause = max(_SCORE_S, (time.thread_time() - began) / _SHARE)
             self._score_after = time.monotonic() + pause
         score = self._score or {}

@@ -1,10 +1,12 @@
 """Advice: small rules that read a scored job, and say nothing without their evidence."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ...telemetry.sample import SampleTable
 from ..result import JobScore
 from ..settings import Settings
+from ..workload import Workload
 from .capping import Capping
 from .checkpoint import AsynchronousCheckpoint, CheckpointInterval
 from .communication import BucketSize, Placement, SlowRank
@@ -42,16 +44,27 @@ RULES: tuple[Rule, ...] = (
 
 
 def advise(
-    table: SampleTable, job: JobScore, settings: Settings | None = None, *, rules: Sequence[Rule] = RULES
+    table: SampleTable,
+    job: JobScore,
+    settings: Settings | None = None,
+    *,
+    workload: Workload | None = None,
+    rules: Sequence[Rule] = RULES,
 ) -> tuple[Advice, ...]:
     """Return what the rules find in a scored table, the greatest gain first.
 
     A loss of five points or more that no rule speaks about is named too, with what would show more of it.
+
+    Parameters
+    ----------
+    workload
+        What is known of the work: a rule that doesn't apply to it is silent, and one that may apply says to
+        whom it does.
     """
     if job.total is None:
         return ()
     case = Case(table, job, settings or Settings())
-    found = [advice for rule in rules if (advice := rule.find(case)) is not None and advice.evidence]
+    found = list(_found(case, workload or Workload(), rules))
     told = {
         rule.loss
         for rule in rules
@@ -60,3 +73,17 @@ def advise(
     }
     found += untreated(case, told)
     return tuple(sorted(found, key=lambda advice: -advice.gain))
+
+
+def _found(case: Case, work: Workload, rules: Sequence[Rule]) -> Iterator[Advice]:
+    for rule in rules:
+        fits = rule.applies.to(work)
+        if fits is False or rule.name in work.uses:
+            continue
+        advice = rule.find(case)
+        if advice is None or not advice.evidence:
+            continue
+        if fits is None and rule.applies.text:
+            action = f"If this is {rule.applies.text}: {advice.action[:1].lower()}{advice.action[1:]}"
+            advice = replace(advice, action=action, certain=False)
+        yield advice

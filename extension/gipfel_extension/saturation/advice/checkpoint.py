@@ -6,6 +6,7 @@ from ..ceilings import HOST_LINKS, ceilings_of
 from ..checkpoint_interval import Writes, daly, writes_of
 from ..host_signs import WRITES
 from ..result import Trace
+from ..workload import TRAINING
 from .losses import RUNNING, LossRule
 from .model import Advice, Case, Evidence, Knob, points
 
@@ -15,6 +16,7 @@ class CheckpointInterval:
 
     name = "checkpoint-interval"
     knob = Knob("checkpoint interval", "https://doi.org/10.1016/j.future.2004.11.016")
+    applies = TRAINING
 
     def find(self, case: Case) -> Advice | None:
         """The advice where the measured distance is less than half or more than twice Daly's interval."""
@@ -35,7 +37,8 @@ class CheckpointInterval:
             f"{_span(best)}; your time limit may ask for less."
         )
         expect = points(gain) if gain else "less work lost with a failure"
-        return Advice(self.name, sentence, action, gain, expect, self.knob, (_shown(writes),))
+        shown, text = (_shown(writes),), self.applies.text
+        return Advice(self.name, sentence, action, gain, expect, self.knob, shown, text)
 
 
 class AsynchronousCheckpoint(LossRule):
@@ -50,7 +53,7 @@ class AsynchronousCheckpoint(LossRule):
     least = 2.0
     metrics = RUNNING
     host_metrics = WRITES
-    applies_to = "training"
+    applies = TRAINING
 
     def gain_least(self, case: Case, trace: Trace) -> float:
         """Return what is left after a copy of the GPU's used memory to the host over PCIe or C2C."""

@@ -4,6 +4,7 @@ import numpy as np
 
 from ..levels import Flags
 from ..result import Trace
+from ..workload import ANY, Applies
 from .losses import RUNNING, LossRule
 from .model import Advice, Case, Knob, points, seen, share
 
@@ -19,7 +20,9 @@ class BucketSize(LossRule):
         "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
     )
     loss = "communication"
-    applies_to = "data-parallel training"
+    applies = Applies(
+        "training with DistributedDataParallel", kind="training", parallelism=("data",), ranks=2
+    )
     metrics = (*_LINKS[:2], *RUNNING)
     host_metrics = ("NET_TX_BYTES", "NET_RX_BYTES")
 
@@ -52,6 +55,7 @@ class Placement:
         "--gpus-per-node, NCCL_P2P_LEVEL=NVL",
         "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-p2p-level",
     )
+    applies = ANY
 
     def find(self, case: Case) -> Advice | None:
         """The advice where PCIe is busy and NVLink is measured and quiet, for a tenth of the time."""

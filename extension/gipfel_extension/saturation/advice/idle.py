@@ -1,5 +1,6 @@
 """GPUs that were asked for and never used."""
 
+from ..workload import ANY
 from .losses import RUNNING
 from .model import Advice, Case, Knob, points, seen
 
@@ -9,6 +10,7 @@ class UnusedGpu:
 
     name = "unused-gpu"
     knob = Knob("--gpus-per-node", "https://slurm.schedmd.com/gres.html")
+    applies = ANY
 
     def find(self, case: Case) -> Advice | None:
         """The advice, None where all GPUs worked or none."""

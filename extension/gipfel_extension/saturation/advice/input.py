@@ -7,6 +7,7 @@ from ..host_signs import host_of
 from ..levels import Flags, column
 from ..result import Trace
 from ..signs import VIDEO, decodes
+from ..workload import Applies
 from .losses import RUNNING, LossRule
 from .model import Case, Knob, seen, share
 
@@ -106,7 +107,7 @@ class VideoDecoder(LossRule):
     name = "video-decoder"
     knob = Knob("NVDEC", "https://docs.nvidia.com/video-technologies/video-codec-sdk/index.html")
     loss = "input"
-    applies_to = "work on video"
+    applies = Applies("work on video")
     metrics = (*VIDEO, *RUNNING)
 
     def where(self, case: Case, trace: Trace) -> Flags:

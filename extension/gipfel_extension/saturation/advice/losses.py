@@ -8,6 +8,7 @@ import numpy as np
 from ..host_signs import host_of
 from ..levels import Flags
 from ..result import Trace
+from ..workload import ANY, Applies
 from .model import Advice, Case, Evidence, Knob, points, seen
 
 #: What shows whether anything ran: drawn beside every loss of time.
@@ -23,7 +24,7 @@ class LossRule(ABC):
     name: str
     knob: Knob
     loss: ClassVar[str]
-    applies_to: ClassVar[str] = ""
+    applies: Applies = ANY
     least: ClassVar[float] = 5.0
     metrics: ClassVar[tuple[str, ...]] = RUNNING
     host_metrics: ClassVar[tuple[str, ...]] = ()
@@ -48,7 +49,7 @@ class LossRule(ABC):
             points(gain, least),
             self.knob,
             tuple(each for each in shown if each is not None),
-            self.applies_to,
+            self.applies.text,
             least,
         )
 

@@ -12,6 +12,7 @@ from ...telemetry.sample import Device, SampleTable
 from ..levels import Flags, Floats, column
 from ..result import JobScore, Trace
 from ..settings import Settings
+from ..workload import Applies
 
 #: Share of a sample that a loss must have to be seen in it.
 SEEN = 0.1
@@ -56,8 +57,12 @@ class Advice:
     gain_least, gain
         Bounds of the points of the score that it may give back, computed from the samples; both 0 where it
         makes the same work shorter instead.
+    saved
+        Share of the time that the same work may take less, at most, where it gives back no points.
     expect
         The gain in words.
+    certain
+        Whether the launch shows that it applies; else the action says to whom it does.
     """
 
     rule: str
@@ -69,10 +74,21 @@ class Advice:
     evidence: tuple[Evidence, ...]
     applies_to: str = ""
     gain_least: float = 0.0
+    saved: float = 0.0
+    certain: bool = True
+
+    @property
+    def speedup(self) -> tuple[float, float] | None:
+        """Bounds of how many times faster the same work may run; None where no gain is known."""
+        if self.gain > 0:
+            return faster(self.gain_least / 100), faster(self.gain / 100)
+        return (1.0, faster(self.saved)) if self.saved > 0 else None
 
     def to_json(self) -> dict[str, Any]:
         """The advice as a dictionary that JSON can hold."""
-        return {**asdict(self), "gain": round(self.gain, 1), "gain_least": round(self.gain_least, 1)}
+        numbers = {name: round(getattr(self, name), 1) for name in ("gain", "gain_least")}
+        speedup = None if self.speedup is None else [round(each, 3) for each in self.speedup]
+        return {**asdict(self), **numbers, "saved": round(self.saved, 3), "speedup": speedup}
 
 
 @dataclass(frozen=True)
@@ -161,6 +177,7 @@ class Rule(Protocol):
 
     name: str
     knob: Knob
+    applies: Applies
 
     def find(self, case: Case) -> Advice | None:
         """The advice, None where the pattern or its evidence is missing."""
@@ -190,10 +207,21 @@ def share(trace: Trace, shown: Flags) -> float:
 
 def points(gain: float, least: float = 0.0) -> str:
     """Return a gain in words: points of the score, and how much faster the same work would be."""
-    speed = 1 / max(0.01, 1 - gain / 100)
+    speed = faster(gain / 100)
     if round(least) < 1:
         return f"up to +{gain:.0f} points (\u2264 {speed:.2f}\u00d7 faster)"
-    return f"+{least:.0f} to +{gain:.0f} points ({1 / (1 - least / 100):.2f} to {speed:.2f}\u00d7 faster)"
+    return f"+{least:.0f} to +{gain:.0f} points ({faster(least / 100):.2f} to {speed:.2f}\u00d7 faster)"
+
+
+def less_time(saved: float) -> str:
+    """Return in words that the same work takes less time, by at most a share of it."""
+    most = f"\u2264 {faster(saved):.2f}\u00d7 faster"
+    return f"at most {100 * saved:.0f} % less time for the same work ({most})"
+
+
+def faster(saved: float) -> float:
+    """Return how many times faster work runs that takes a share of its time less; at most 100 times."""
+    return 1 / max(0.01, 1 - saved)
 
 
 def _mean(trace: Trace, values: Floats) -> float:

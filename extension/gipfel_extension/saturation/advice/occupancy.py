@@ -4,6 +4,7 @@ import numpy as np
 
 from ..levels import Flags
 from ..result import Trace
+from ..workload import TRAINING
 from .losses import LossRule
 from .model import Case, Knob
 
@@ -60,7 +61,7 @@ class BatchSize(_Occupancy):
 class ActivationCheckpointing(_Occupancy):
     """Memory is full: make room for larger batches."""
 
-    applies_to = "training"
+    applies = TRAINING
 
     name = "activation-checkpointing"
     knob = Knob("torch.utils.checkpoint", "https://docs.pytorch.org/docs/stable/checkpoint.html")

@@ -4,9 +4,10 @@ import numpy as np
 
 from ..levels import Flags
 from ..result import Trace
-from .model import Advice, Case, Knob, share
+from ..workload import Applies
+from .model import Advice, Case, Knob, less_time, share
 
-_TIME = "less time for the same work; the score may even fall"
+_SCORE = "; the score may even fall"
 
 #: Models whose tensor pipes have FP8.
 _FP8 = ("H100", "H200", "H800", "H20", "B200", "B300", "L4")
@@ -24,6 +25,7 @@ class HalfPrecision:
     knob = Knob(
         'torch.autocast("cuda", dtype=torch.bfloat16)', "https://docs.pytorch.org/docs/stable/amp.html"
     )
+    applies = Applies("work with matrices in FP32", precision=("fp32",))
 
     def find(self, case: Case) -> Advice | None:
         """The advice where FP32 is busy and tensor pipes are not, for a third of the time."""
@@ -37,7 +39,19 @@ class HalfPrecision:
             "its tensor pipes unused."
         )
         action = "Where matrices are multiplied, let autocast use bf16, or allow TF32."
-        return Advice(self.name, sentence, action, 0.0, _TIME, self.knob, (evidence,), "work with matrices")
+        # Tensor pipes take a fraction of the time that FP32 pipes take for the same product.
+        saved = share(trace, where)
+        return Advice(
+            self.name,
+            sentence,
+            action,
+            0.0,
+            less_time(saved) + _SCORE,
+            self.knob,
+            (evidence,),
+            self.applies.text,
+            saved=saved,
+        )
 
     def _where(self, case: Case, trace: Trace) -> Flags:
         with np.errstate(invalid="ignore"):
@@ -53,6 +67,7 @@ class QuarterPrecision:
         "transformer_engine.pytorch.fp8_autocast",
         "https://docs.nvidia.com/deeplearning/transformer-engine/user-guide/index.html",
     )
+    applies = Applies("work in bf16 or fp16", precision=("bf16", "fp16"))
 
     def find(self, case: Case) -> Advice | None:
         """The advice where tensor pipes are near their ceiling for half of the time, at full clock."""
@@ -68,16 +83,18 @@ class QuarterPrecision:
             f"The tensor pipes of {case.name(trace.device)} were near their ceiling for "
             f"{100 * share(trace, where):.0f} % of the time."
         )
-        action = "If this is bf16, FP8 does twice the work in the time, where the model allows it."
+        action = "FP8 does twice the work in the time, where the model allows it."
+        saved = share(trace, where) / 2
         return Advice(
             self.name,
             sentence,
             action,
             0.0,
-            _TIME,
+            less_time(saved) + _SCORE,
             self.knob,
             (evidence,),
-            "training and inference in bf16 or fp16",
+            self.applies.text,
+            saved=saved,
         )
 
     def _has_fp8(self, case: Case, trace: Trace) -> bool:

@@ -4,7 +4,8 @@ import numpy as np
 
 from ..levels import Flags
 from ..result import Trace
-from .model import Advice, Case, Knob, share
+from ..workload import TRAINING
+from .model import Advice, Case, Knob, less_time, share
 
 
 class FusedOptimizer:
@@ -12,6 +13,7 @@ class FusedOptimizer:
 
     name = "fused-optimizer"
     knob = Knob("torch.optim.AdamW(…, fused=True)", "https://docs.pytorch.org/docs/stable/optim.html")
+    applies = TRAINING
 
     def find(self, case: Case) -> Advice | None:
         """The advice where such phases take from a tenth to half of the time."""
@@ -28,8 +30,17 @@ class FusedOptimizer:
         action = (
             "If that is the optimizer, use its fused form: utilization won't change, the step's time will."
         )
-        expect = f"less time for the same work: at most {100 * taken:.0f} % of it"
-        return Advice(self.name, sentence, action, 0.0, expect, self.knob, (evidence,), "training")
+        return Advice(
+            self.name,
+            sentence,
+            action,
+            0.0,
+            less_time(taken),
+            self.knob,
+            (evidence,),
+            self.applies.text,
+            saved=taken,
+        )
 
     def _where(self, case: Case, trace: Trace) -> Flags:
         tensor = case.column(trace, "PIPE_TENSOR_ACTIVE")

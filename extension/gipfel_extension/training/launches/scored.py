@@ -6,14 +6,21 @@ from typing import Any
 from ...saturation import advise, document_of, score_table
 from ...telemetry.ranks import gpus_by_rank, read_ranks
 from ...telemetry.store.segments import read_samples
+from ..results import program_of_launch, workload_of
 from .state import LaunchState
 
 #: What is scored of a launch that has run for long: its last hour.
 _MOST_NS = 3600 * 10**9
 
 
-def launch_score(state: LaunchState) -> dict[str, Any] | None:
-    """Return the document of ``gipfel score --json``; None where its ranks had no real GPU."""
+def launch_score(state: LaunchState, folder: Path | None = None) -> dict[str, Any] | None:
+    """Return the document of ``gipfel score --json``; None where its ranks had no real GPU.
+
+    Parameters
+    ----------
+    folder
+        The launch's, whose plan says what it computes.
+    """
     telemetry = Path(state.run, "telemetry")
     if not state.run or state.started_ns is None or not telemetry.is_dir():
         return None
@@ -33,6 +40,7 @@ def launch_score(state: LaunchState) -> dict[str, Any] | None:
         if not state.gpus and places and not ranks:
             return None  # its ranks compute on CPUs, beside GPUs that do something else
         job = score_table(table, ranks=ranks)
-        return document_of(job, advise(table, job))
+        work = workload_of(None if folder is None else program_of_launch(folder))
+        return document_of(job, advise(table, job, workload=work), work)
     except (OSError, ValueError):
         return None
