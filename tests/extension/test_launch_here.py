@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gipfel_cluster.model import GipfelError
-from gipfel_extension.training.launch import Launch, launch
+from gipfel_extension.training.launch import Launch, Launched, launch
 from gipfel_extension.training.launches.interpreter import callers_python
 from gipfel_extension.training.spec import LaunchSpec
 
@@ -103,6 +103,18 @@ def test_every_rank_of_a_notebook_runs_the_activated_environment(tmp_path: Path,
     spec = LaunchSpec(target="train.ipynb", kind="notebook", launcher="srun", gpus_per_node=2)
     with pytest.raises(GipfelError, match="venv/bin/python3 can't be the kernel of rank 0: it has no ipyk"):
         launch(spec, environment, directory=tmp_path)
+    # The same where set-up steps activate it, which a path that is named alone can't tell.
+    steps = tmp_path / ".edf" / "steps.setup"
+    steps.parent.mkdir()
+    steps.with_suffix(".toml").write_text('workdir = "/tmp"\n')
+    steps.write_text(f". '{virtual}/bin/activate'\n")
+    plain = {**environment, "PATH": "/usr/bin:/bin", "VIRTUAL_ENV": ""}
+    by_steps = launch(spec.model_copy(update={"edf": "steps"}), plain, directory=tmp_path, dry_run=True)
+    assert isinstance(by_steps, Launched)
+    refused = [str(each.message) for each in by_steps.preflight if each.verdict == "fail"]
+    assert refused == [
+        f"The ranks' Python {virtual}/bin/python3 can't be the kernel of rank 0: it has no ipykernel."
+    ]
     # The packages of this environment, ipykernel among them, but the interpreter of its own.
     (site,) = virtual.glob("lib/python3*/site-packages")
     (site / "more.pth").write_text(sysconfig.get_path("purelib") + "\n")

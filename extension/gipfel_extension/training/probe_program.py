@@ -27,6 +27,7 @@ def probe(words: list[str]) -> int:
     gpus = _gpus()
     answer = {
         "python": sys.version.split()[0], "executable": sys.executable, "packages": packages,
+        "engine": os.environ.get("GIPFEL_ENGINE", ""),
         "target": there, "checkpoint": _room(asked.get("checkpoint") or ""), "gpus": gpus,
         "starts": {row[1]: _start(row[1]) for row in gpus if row[0] == "process"}, "space": _space(),
     }  # fmt: skip

@@ -33,7 +33,7 @@ class ImageCheck:
                 message=f"{whose} {context.probe.python} ({context.probe.executable}) has no "
                 f"{' and no '.join(absent)}, which the launcher {context.plan.spec.launcher} needs.",
                 fix="Choose another EDF, or activate an environment in the EDF's set-up steps."
-                if contained
+                if contained or context.plan.edf
                 else "Activate an environment that has it, or choose an EDF with --edf.",
             )
         torch = packages.get("torch")

@@ -50,15 +50,20 @@ class NotebookCheck:
         return CheckOutcome(check=self.name, verdict="pass", message=f"The kernel {name} is installed.")
 
     def _not_a_kernel(self, context: Context) -> CheckOutcome | None:
-        """Refuse where the activated environment, which runs the ranks, can't be a kernel."""
+        """Refuse where the Python of the ranks, in no container, can't be a kernel."""
         from ...kernels import INSTALL, rank_kernel  # noqa: PLC0415 - above this floor
 
-        plan = context.plan
-        if not plan.python or plan.edf or context.environment.get("GIPFEL_EDF"):
+        python, probe = context.plan.python, context.probe
+        if context.plan.edf or context.environment.get("GIPFEL_EDF"):
+            if context.contained or context.here.inside or probe is None or probe.packages.get("ipykernel"):
+                return None
+            # Set-up steps chose it, and the probe alone ran after them.
+            python = probe.executable
+        if not python:
             return None
         runtime = setting_of_host(context.environment).runtime
         prefix = Path(runtime.prefix if runtime.host_python else sys.prefix)
-        _, problem = rank_kernel(plan.python, prefix)
+        _, problem = rank_kernel(python, prefix)
         if not problem:
             return None
         return CheckOutcome(check=self.name, verdict="fail", message=problem, fix=INSTALL)

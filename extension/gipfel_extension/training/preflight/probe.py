@@ -30,12 +30,14 @@ class Room(Frozen):
 class ProbeAnswer(Frozen, extra="ignore"):
     """What the container has.
 
-    ``gpus`` are rows of nvidia-smi; ``starts`` are the clock ticks at which their processes began, by number,
-    and ``space`` is where these numbers mean something.
+    ``engine`` is what it was entered with, ``host`` where the EDF has no image; ``gpus`` are rows of
+    nvidia-smi; ``starts`` are the clock ticks at which their processes began, by number, and ``space`` is
+    where these numbers mean something.
     """
 
     python: str
     executable: str = ""
+    engine: str = ""
     packages: dict[str, str | None] = Field(default={})
     target: bool = False
     checkpoint: Room | None = None
@@ -48,10 +50,13 @@ def ask_container(
     plan: LaunchPlan, folder: Path, environment: Mapping[str, str]
 ) -> tuple[ProbeAnswer | None, str]:
     """Run the probe; its answer, or why there is none."""
+    packages = {"torch", *launcher_of(plan.spec.launcher).needs}
+    if plan.spec.kind in {"notebook", "cell"}:
+        packages.add("ipykernel")
     question: dict[str, Any] = {
         "kind": plan.spec.kind,
         "target": plan.target,
-        "packages": sorted({"torch", *launcher_of(plan.spec.launcher).needs}),
+        "packages": sorted(packages),
         "checkpoint": plan.checkpoint,
     }
     in_job = "GIPFEL_RUN" in environment or "SLURM_JOB_ID" in environment

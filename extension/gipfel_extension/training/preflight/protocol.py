@@ -41,7 +41,9 @@ class Context:
 
     @property
     def contained(self) -> bool:
-        """Return whether the ranks run in a container."""
+        """Return whether the ranks run in a container: an EDF without an image enters none."""
+        if self.probe is not None and self.probe.engine:
+            return self.probe.engine != "host"
         return self.here.inside or bool(self.plan.edf or self.environment.get("GIPFEL_EDF"))
 
 
