@@ -69,6 +69,12 @@ def device_copy(rng: Rng) -> Job:
     return _steady(rng, stream(rng))
 
 
+@shape("memory", why="batches of Fourier transforms stream their data once per pass", silent=_MODEL_ADVICE)
+def fourier_transforms(rng: Rng) -> Job:
+    phase = kernel(pipe="FP32", load=rng.uniform(0.25, 0.4), dram=rng.uniform(0.8, 0.9), occupancy=0.5)
+    return _steady(rng, phase)
+
+
 @shape("memory", why="a stencil in FP64 streams its grid", silent=_MODEL_ADVICE)
 def stencil_fp64(rng: Rng) -> Job:
     return _steady(

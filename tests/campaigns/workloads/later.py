@@ -13,7 +13,6 @@ from .register import shape
 Rng = np.random.Generator
 _LAUNCH_ADVICE = ("cuda-graphs", "compile")
 _LOADER_ADVICE = ("loader-workers", "pinned-memory")
-_MODEL_ADVICE = ("half-precision", "quarter-precision", "activation-checkpointing")
 
 
 def _alone(rng: Rng, program: Program, host: Phase, **job: object) -> Job:
@@ -34,12 +33,6 @@ def radix_sort(rng: Rng) -> Job:
 def monte_carlo(rng: Rng) -> Job:
     phase = kernel(pipe="FP32", load=rng.uniform(0.8, 0.92), dram=rng.uniform(0.0, 0.1), occupancy=0.8)
     return _alone(rng, [(1.0, phase)], {"CPU_CORES_USED": 1.0})
-
-
-@shape("memory", why="batches of Fourier transforms stream their data once per pass", silent=_MODEL_ADVICE)
-def fourier_transforms(rng: Rng) -> Job:
-    phase = kernel(pipe="FP32", load=rng.uniform(0.25, 0.4), dram=rng.uniform(0.8, 0.9), occupancy=0.5)
-    return _alone(rng, [(1.0, phase)], {"CPU_CORES_USED": 0.6})
 
 
 @shape(

@@ -54,9 +54,11 @@ class HalfPrecision:
         )
 
     def _where(self, case: Case, trace: Trace) -> Flags:
+        """Return where FP32 is busy, tensor pipes are not, and memory does not bind sooner than FP32."""
         with np.errstate(invalid="ignore"):
-            single = case.column(trace, "PIPE_FP32_ACTIVE") >= 0.3
-            return single & (case.column(trace, "PIPE_TENSOR_ACTIVE") < 0.05)
+            single = case.column(trace, "PIPE_FP32_ACTIVE")
+            binds = (single >= 0.3) & ~(case.column(trace, "DRAM_ACTIVE") > single)
+            return binds & (case.column(trace, "PIPE_TENSOR_ACTIVE") < 0.05)
 
 
 class QuarterPrecision:
