@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from typing import IO
 
+from .fork_server import ForkServer
 from .probing import LARGEST_ANSWER, ProbeAnswer, ProbeSpec, read_answer
 
 _LONGEST_COMPLAINT = 20_000
@@ -22,10 +23,12 @@ class LocalProbes:
         The image's own; empty where the image has none.
     environment
         What the user's processes have.
+    server
+        Forks the probes that import torch; without one, each imports it by itself.
     """
 
-    def __init__(self, python: str, environment: Mapping[str, str]) -> None:
-        self._python, self._environment = python, dict(environment)
+    def __init__(self, python: str, environment: Mapping[str, str], server: ForkServer | None = None) -> None:
+        self._python, self._environment, self._server = python, dict(environment), server
 
     def run(self, spec: ProbeSpec) -> ProbeAnswer:
         """The probe's answer; everything that goes wrong is its `error`."""
@@ -34,18 +37,37 @@ class LocalProbes:
         # Files and not pipes: a probe that prints without end must not fill anybody's memory.
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as said:
             try:
-                process = subprocess.Popen(
-                    [self._python, *spec.argv], stdin=subprocess.PIPE, stdout=output, stderr=said,
-                    env=self._environment, start_new_session=True,
-                )  # fmt: skip
+                status = self._status(spec, output, said)
             except OSError as error:
                 return ProbeAnswer(error=f"{self._python} can't be started: {error}.", missing="python")
-            status = _ended(process, spec)
             return read_answer(
                 _tail(output, LARGEST_ANSWER),
                 status=status,
                 said=_tail(said, _LONGEST_COMPLAINT).decode(errors="replace"),
             )
+
+    def _status(self, spec: ProbeSpec, output: IO[bytes], said: IO[bytes]) -> int | None:
+        """Run the probe to its end; None where it was killed at its time limit."""
+        if spec.torch and self._server is not None and self._server.forks:
+            # A server that is gone by now is no reason not to measure.
+            with contextlib.suppress(OSError):
+                return _forked(self._server, spec, output, said)
+        process = subprocess.Popen(
+            [self._python, *spec.argv], stdin=subprocess.PIPE, stdout=output, stderr=said,
+            env=self._environment, start_new_session=True,
+        )  # fmt: skip
+        return _ended(process, spec)
+
+
+def _forked(server: ForkServer, spec: ProbeSpec, output: IO[bytes], said: IO[bytes]) -> int | None:
+    with tempfile.TemporaryFile() as given:
+        given.write(spec.stdin())
+        given.seek(0)
+        forked = server.fork(spec.argv, {}, (given.fileno(), output.fileno(), said.fileno()))
+        try:
+            return forked.wait(spec.time_limit_s)
+        finally:
+            forked.kill()
 
 
 def _ended(process: "subprocess.Popen[bytes]", spec: ProbeSpec) -> int | None:

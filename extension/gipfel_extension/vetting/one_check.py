@@ -41,6 +41,14 @@ def is_group(entry: ProtocolCheck) -> bool:
         return False
 
 
+def uses_torch(entry: ProtocolCheck) -> bool:
+    """Return whether the check runs a probe that imports torch."""
+    try:
+        return not entry.problem and bool(getattr(check_class(entry.type), "uses_torch", False))
+    except UnknownCheck:
+        return False
+
+
 def group_probe(entry: ProtocolCheck) -> ProbeSpec:
     """What each rank of a group runs for this check.
 

@@ -33,12 +33,15 @@ class ProbeSpec(Frozen):
         Seconds after which the process and all its children are killed.
     per_gpu
         In a group: one rank per GPU of each node; one rank per node otherwise.
+    torch
+        Whether it imports torch: it is then forked from a process that has, where there is one.
     """
 
     argv: tuple[str, ...]
     request: dict[str, JsonValue] = Field(default_factory=dict)
     time_limit_s: float = 60.0
     per_gpu: bool = False
+    torch: bool = False
 
     def stdin(self) -> bytes:
         """What the probe reads."""

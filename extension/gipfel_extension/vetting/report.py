@@ -3,7 +3,7 @@
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
@@ -43,6 +43,8 @@ class NodeReport(Frozen):
         The check that runs on it at the moment.
     reasons
         Why it is not vetted, one sentence a check.
+    torch_import_s
+        Seconds that importing torch took there, once for all checks; None where none of them needed it.
     """
 
     node: str
@@ -50,6 +52,7 @@ class NodeReport(Frozen):
     vetted: bool
     running: str = ""
     reasons: tuple[str, ...] = ()
+    torch_import_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
 
 class VettingReport(Frozen):
@@ -231,10 +234,15 @@ def make_report(
     cluster: str = "",
     job: str = "",
     notes: Sequence[str] = (),
+    torch_import_s: Mapping[str, float] | None = None,
 ) -> VettingReport:
     """The report of what is known so far."""
     results = with_owners(results)
-    judged = judge_nodes(protocol, nodes, results, running)
+    imports = torch_import_s or {}
+    judged = tuple(
+        each.model_copy(update={"torch_import_s": imports.get(each.node)})
+        for each in judge_nodes(protocol, nodes, results, running)
+    )
     good = tuple(each.node for each in judged if each.vetted)
     # What a run that was cut short did not get to is nobody's fault.
     said = results if complete else [each for each in results if each.verdict is not Verdict.NOT_RUN]
@@ -258,7 +266,11 @@ def make_report(
         good_nodes=good,
         bad_nodes=tuple(each.node for each in judged if not each.vetted),
         exclude=fold_hostlist(accused),
-        notes=tuple(dict.fromkeys((*protocol.notes, *_notes(protocol), *_left_out(results), *notes))),
+        notes=tuple(
+            dict.fromkeys(
+                (*protocol.notes, *_notes(protocol), *_left_out(results), *_imported(imports), *notes)
+            )
+        ),
     )
 
 
@@ -279,6 +291,16 @@ def _left_out(results: Sequence[CheckResult]) -> list[str]:
     """Name in one line the checks that were left out, where there is nothing to measure between."""
     names = dict.fromkeys(each.check for each in results if each.left_out and each.severity is Severity.ERROR)
     return [f"Not measured, as there is nothing to measure with: {', '.join(names)}."] if names else []
+
+
+def _imported(seconds: Mapping[str, float]) -> list[str]:
+    """Say in one line how long nodes took to import torch: on a slow file system it is most of the time."""
+    if not seconds:
+        return []
+    slowest = max(seconds, key=lambda node: (seconds[node], node))
+    took = f"{seconds[slowest]:.1f} s"
+    where = f" per node, in at most {took} ({slowest})" if len(seconds) > 1 else f", in {took}"
+    return [f"torch was imported once{where}."]
 
 
 def _notes(protocol: VettingProtocol) -> list[str]:

@@ -34,6 +34,7 @@ class Collective(Frozen):
     scope: ClassVar[Scope] = Scope.NODE
     scopes: ClassVar[tuple[Scope, ...]] = (Scope.NODE, Scope.PAIR, Scope.ALL)
     time_limit_s: ClassVar[float] = 120.0
+    uses_torch: ClassVar[bool] = True
 
     method: Literal["allreduce", "broadcast", "gather", "send"] = "allreduce"
     payload: Annotated[Quantity, Field(ge=1024, le=2**40)] = 2.0**28
@@ -55,5 +56,5 @@ class Collective(Frozen):
         }  # fmt: skip
         return ProbeSpec(
             argv=(probe_file("collective"),), request=request, time_limit_s=time_limit_s,
-            per_gpu=self.per_gpu if self.per_gpu is not None else True,
+            per_gpu=self.per_gpu if self.per_gpu is not None else True, torch=True,
         )  # fmt: skip

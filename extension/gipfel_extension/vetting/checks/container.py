@@ -27,13 +27,14 @@ class Container(Frozen):
     type: ClassVar[str] = "container"
     scope: ClassVar[Scope] = Scope.NODE
     time_limit_s: ClassVar[float] = 60.0
+    uses_torch: ClassVar[bool] = True
 
     glibc: str = Field(default="", pattern=r"^(\d+\.\d+)?$")
     torch: bool = True
 
     def run(self, context: CheckContext) -> Sequence[Finding]:
         """One finding for the node."""
-        spec = ProbeSpec(argv=(probe_file("container"),), time_limit_s=context.time_limit_s * 0.9)
+        spec = ProbeSpec(argv=(probe_file("container"),), time_limit_s=context.time_limit_s * 0.9, torch=True)
         answer = context.probes.run(spec)
         if answer.missing:
             raise Missing(answer.error, "Choose an image with a Python.", Owner.IMAGE)

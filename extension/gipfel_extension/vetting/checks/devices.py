@@ -40,7 +40,8 @@ def measure(context: CheckContext, probe: str, request: dict[str, JsonValue]) ->
     Missing
         The image lacks Python or a module that the probe needs.
     """
-    spec = ProbeSpec(argv=(probe_file(probe),), request=request, time_limit_s=context.time_limit_s * _SHARE)
+    limit = context.time_limit_s * _SHARE
+    spec = ProbeSpec(argv=(probe_file(probe),), request=request, time_limit_s=limit, torch=True)
     answer = context.probes.run(spec)
     if answer.missing:
         fix = f"Put {answer.missing} into the image: nothing is installed at run time."

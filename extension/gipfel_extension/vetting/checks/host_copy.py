@@ -32,6 +32,7 @@ class HostCopy(Frozen):
     type: ClassVar[str] = "host_copy"
     scope: ClassVar[Scope] = Scope.GPU
     time_limit_s: ClassVar[float] = 120.0
+    uses_torch: ClassVar[bool] = True
 
     bytes: Annotated[Quantity, Field(ge=2**20, le=2**33)] = 2.0**28
     samples: Annotated[int, Field(ge=5, le=200)] = 7

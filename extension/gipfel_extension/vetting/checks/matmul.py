@@ -33,6 +33,7 @@ class Matmul(Frozen):
     type: ClassVar[str] = "matmul"
     scope: ClassVar[Scope] = Scope.GPU
     time_limit_s: ClassVar[float] = 120.0
+    uses_torch: ClassVar[bool] = True
 
     device: Literal["auto", "cuda", "cpu"] = "auto"
     size: Annotated[int, Field(ge=64, le=16_384)] | None = None

@@ -27,6 +27,7 @@ class MemoryBandwidth(Frozen):
     type: ClassVar[str] = "memory_bandwidth"
     scope: ClassVar[Scope] = Scope.GPU
     time_limit_s: ClassVar[float] = 120.0
+    uses_torch: ClassVar[bool] = True
 
     device: Literal["auto", "cuda", "cpu"] = "auto"
     bytes: Annotated[Quantity, Field(ge=2**20, le=2**36)] | None = None

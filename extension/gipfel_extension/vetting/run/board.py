@@ -1,7 +1,7 @@
 """What is known so far, and its report on disk, which is always whole and never says more than is known."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gipfel_cluster.model import GipfelError
@@ -45,6 +45,7 @@ class Board:
         self.results: list[CheckResult] = list(protocol.problems())
         self.running: dict[str, str] = {}
         self.notes: list[str] = list(self.past.problems)
+        self.torch_import_s: dict[str, float] = {}
         self.changes = 0
         self._heard = {(each.node, each.check) for each in self.results}
         self._next, self._written = 0.0, -1
@@ -80,6 +81,12 @@ class Board:
             self.running[node] = check
             self.changes += 1
 
+    def imported(self, seconds: Mapping[str, float]) -> None:
+        """Note how long nodes took to import torch."""
+        if seconds != self.torch_import_s:
+            self.torch_import_s = dict(seconds)
+            self.changes += 1
+
     def heard_of(self, node: str, check: str) -> bool:
         """Whether a check has said anything of a node."""
         return (node, check) in self._heard
@@ -97,6 +104,7 @@ class Board:
             cluster=self._cluster,
             job=self._job,
             notes=self.notes,
+            torch_import_s=self.torch_import_s,
         )
 
     def keep(self) -> VettingReport | None:

@@ -10,6 +10,7 @@ from pydantic import JsonValue, TypeAdapter
 from gipfel_cluster.scratch import ScratchFolder
 
 from ..check import CheckContext
+from ..fork_server import ForkServer
 from ..gpus.nvml import Nvml
 from ..host import ThisHost
 from ..local_probes import LocalProbes
@@ -21,7 +22,13 @@ RESULTS: TypeAdapter[tuple[CheckResult, ...]] = TypeAdapter(tuple[CheckResult, .
 
 
 def check_here(
-    entry: JsonValue, *, node: str, gpus: int | None, python: str, environment: Mapping[str, str]
+    entry: JsonValue,
+    *,
+    node: str,
+    gpus: int | None,
+    python: str,
+    environment: Mapping[str, str],
+    server: ForkServer | None = None,
 ) -> bytes:
     """The results of one entry of a protocol on this node, as JSON."""
     scratch = ScratchFolder.create(Path(tempfile.gettempdir()))
@@ -31,7 +38,7 @@ def check_here(
             environment=environment,
             host=ThisHost(),
             gpus=Nvml(environment),
-            probes=LocalProbes(python, environment),
+            probes=LocalProbes(python, environment, server),
             expected_gpus=gpus,
             scratch=scratch.path,
         )

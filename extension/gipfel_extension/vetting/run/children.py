@@ -11,6 +11,9 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import IO
+
+from ..fork_server import Forked, ForkServer
 
 _PR_SET_PDEATHSIG = 1
 _LARGEST = 8 << 20
@@ -58,9 +61,7 @@ class Child:
         """Read what is there, look at the clock; whether the child has ended."""
         self._read()
         if self.status is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self.status = os.waitstatus_to_exitcode(status)
+            self.status = self._look()
         if self.status is not None:
             self._finish()
             return True
@@ -79,20 +80,28 @@ class Child:
             return
         self.stopped = self.stopped or _state(self.pid) == "T"
         self.killed = True
+        self._kill()
+        self.status = self._reaped()
+        self._finish()
+
+    def _look(self) -> int | None:
+        """Return its status where it has ended."""
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        return os.waitstatus_to_exitcode(status) if pid else None
+
+    def _kill(self) -> None:
         self._kill_session()
         with contextlib.suppress(ProcessLookupError):
             # It may not have got its session yet.
             os.kill(self.pid, signal.SIGKILL)
-        self.status = self._reaped()
-        self._finish()
 
     def _reaped(self) -> int:
         end = time.monotonic() + _REAPED_WITHIN_S
         while time.monotonic() < end:
             with contextlib.suppress(ChildProcessError):
-                pid, status = os.waitpid(self.pid, os.WNOHANG)
-                if pid:
-                    return os.waitstatus_to_exitcode(status)
+                status = self._look()
+                if status is not None:
+                    return status
             time.sleep(0.01)
         # Held by a device or a file system that does not answer: the run goes on without it.
         return -signal.SIGKILL
@@ -133,6 +142,29 @@ class Child:
             del self._streams[stream]
 
 
+class ForkedChild(Child):
+    """A child that the fork server has started, which says how it ends."""
+
+    def __init__(self, forked: Forked, *, output: int, errors: int, limit_s: float) -> None:
+        super().__init__(forked.pid, output=output, errors=errors, limit_s=limit_s)
+        self._forked = forked
+
+    def _look(self) -> int | None:
+        status = self._forked.wait()
+        self.pid = self._forked.pid
+        return status
+
+    def _kill(self) -> None:
+        self._kill_session()
+
+    def _kill_session(self) -> None:
+        # Of one whose number is not known yet, the server hears by the socket that is closed.
+        self._forked.kill()
+
+    def _reaped(self) -> int:
+        return -signal.SIGKILL
+
+
 def _state(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
@@ -158,10 +190,7 @@ def start_program(
     OSError
         It can't be started.
     """
-    # In memory: this node's disks may be what is wrong with it.
-    with os.fdopen(os.memfd_create("gipfel-probe"), "wb+") as stdin:
-        stdin.write(given)
-        stdin.seek(0)
+    with _in_memory(given) as stdin:
         process = subprocess.Popen(
             argv,
             stdin=stdin,
@@ -179,6 +208,39 @@ def start_program(
     # It is waited for by its number here; the object would complain that it was not.
     process.returncode = 0
     return Child(process.pid, output=output, errors=errors, limit_s=limit_s)
+
+
+def start_forked(
+    server: ForkServer, argv: Sequence[str], *, given: bytes, variables: Mapping[str, str], limit_s: float
+) -> Child:
+    """Have the fork server start a probe, with these variables beside its own.
+
+    Raises
+    ------
+    OSError
+        The server is gone.
+    """
+    output, out = os.pipe()
+    errors, said = os.pipe()
+    try:
+        with _in_memory(given) as stdin:
+            forked = server.fork(argv, variables, (stdin.fileno(), out, said))
+    except OSError:
+        os.close(output)
+        os.close(errors)
+        raise
+    finally:
+        os.close(out)
+        os.close(said)
+    return ForkedChild(forked, output=output, errors=errors, limit_s=limit_s)
+
+
+def _in_memory(given: bytes) -> IO[bytes]:
+    # This node's disks may be what is wrong with it.
+    file = os.fdopen(os.memfd_create("gipfel-probe"), "wb+")
+    file.write(given)
+    file.seek(0)
+    return file
 
 
 def start_function(function: Callable[[], bytes], *, limit_s: float) -> Child:

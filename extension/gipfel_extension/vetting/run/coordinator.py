@@ -3,11 +3,13 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Literal
 
 from pydantic import JsonValue
 
+from ..fork_server import IMPORT_LIMIT_S
 from ..model import CheckResult, Owner, Scope, Verdict
-from ..one_check import is_group, time_limit
+from ..one_check import is_group, time_limit, uses_torch
 from ..protocol import ProtocolCheck
 from .board import Board
 from .desk import Desk, RunEnded, Ticket
@@ -100,9 +102,10 @@ class Coordinator:
 
     def _own_checks(self, node: str) -> list[ProtocolCheck]:
         """What this node runs; of what it need not run again it is said why."""
-        entries = self.board.protocol.runnable
+        # Torch is imported beside the checks that do without it.
+        entries = sorted(self.board.protocol.runnable, key=uses_torch)
         if node not in self._skipped:
-            return list(entries)
+            return entries
         alone = [entry for entry in entries if not is_group(entry)]
         when = datetime.fromtimestamp(self._skipped[node] / 1e9, UTC)
         self.board.add([_not_again(entry, node, f"{when:%Y-%m-%d %H:%M} UTC") for entry in alone])
@@ -110,8 +113,18 @@ class Coordinator:
 
     def _give(self, node: str, entry: ProtocolCheck) -> Ticket:
         document: JsonValue = entry.model_dump(mode="json")
-        limit = time_limit(entry)
-        return self._desk.give(node, lambda task: RunCheck(task=task, entry=document, limit_s=limit), limit)
+        limit, patience = time_limit(entry), 0.0
+        torch: Literal["", "later", "now"] = ""
+        if uses_torch(entry):
+            torch = "now"
+            patience = 0.0 if node in self._peers.torch_import_s else IMPORT_LIMIT_S
+        elif any(uses_torch(each) for each in self.board.protocol.runnable):
+            torch = "later"
+        return self._desk.give(
+            node,
+            lambda task: RunCheck(task=task, entry=document, limit_s=limit, torch=torch),
+            limit + patience,
+        )
 
     def _look(self) -> None:
         late = time.monotonic() > self._come_by
@@ -126,6 +139,7 @@ class Coordinator:
                     node, f"Its agent never came: {problem or f'{self._come_within_s:g} s were not enough.'}"
                 )
         self._tell_lost()
+        self.board.imported(self._peers.torch_import_s)
         self._tick()
 
     def _tell_lost(self) -> None:

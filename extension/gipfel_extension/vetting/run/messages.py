@@ -58,6 +58,13 @@ class CheckDone(Frozen):
     problem: str = ""
 
 
+class TorchImported(Frozen):
+    """The node's fork server has imported torch, once for all of its probes."""
+
+    kind: Literal["torch_imported"] = "torch_imported"
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
 class PortFound(Frozen):
     """A port of this node that nobody listens on."""
 
@@ -110,12 +117,20 @@ class Welcome(Frozen):
 
 
 class RunCheck(Frozen):
-    """Run one check of the protocol on this node."""
+    """Run one check of the protocol on this node.
+
+    Parameters
+    ----------
+    torch
+        "now": it is started when torch has been imported. "later": a later check needs torch, which is
+        imported beside this one.
+    """
 
     kind: Literal["run_check"] = "run_check"
     task: int
     entry: JsonValue
     limit_s: float
+    torch: Literal["", "later", "now"] = ""
 
 
 class FindPort(Frozen):
@@ -161,7 +176,8 @@ class Bye(Frozen):
 
 
 FromAgent = Annotated[
-    Hello | Beat | CheckDone | PortFound | RanksDone | RankDied | Leaving, Field(discriminator="kind")
+    Hello | Beat | CheckDone | TorchImported | PortFound | RanksDone | RankDied | Leaving,
+    Field(discriminator="kind"),
 ]
 FromCoordinator = Annotated[
     Welcome | Beat | RunCheck | FindPort | RunRanks | Stop | Bye, Field(discriminator="kind")

@@ -10,7 +10,7 @@ import zmq
 
 from gipfel_cluster.model import Frozen
 
-from .messages import Beat, Bye, CheckDone, Hello, Leaving, Welcome, from_agent
+from .messages import Beat, Bye, CheckDone, Hello, Leaving, TorchImported, Welcome, from_agent
 from .rendezvous import Door
 
 #: Seconds without a word from an agent, which speaks once a second.
@@ -50,6 +50,8 @@ class Peers:
         self.present: dict[str, Peer] = {}
         self.lost: dict[str, str] = {}
         self.notes: list[str] = []
+        #: Node to the seconds that importing torch took there.
+        self.torch_import_s: dict[str, float] = {}
 
     def send(self, node: str, message: Frozen) -> None:
         """Say something to the agent of a node; nothing where it is lost."""
@@ -101,6 +103,8 @@ class Peers:
             self.lose(node, "Its agent sent something that can't be read.")
         elif isinstance(message, Leaving):
             self.lose(node, f"Its agent ended: {message.reason or 'nobody knows why'}.")
+        elif isinstance(message, TorchImported):
+            self.torch_import_s[node] = message.seconds
         elif not isinstance(message, Beat):
             yield node, message
 

@@ -17,9 +17,10 @@ from gipfel_cluster.job.orphans import adopt_orphans
 from gipfel_cluster.model import Frozen
 from gipfel_cluster.scheduler.processes import descendants
 
+from ..fork_server import IMPORT_LIMIT_S, ForkServer
 from ..probing import ProbeAnswer, read_answer
 from .checking import RESULTS, check_here
-from .children import Child, die_with_parent, start_function, start_program
+from .children import Child, die_with_parent, start_forked, start_function, start_program
 from .messages import (
     Beat,
     CheckDone,
@@ -29,6 +30,7 @@ from .messages import (
     RunCheck,
     RunRanks,
     Stop,
+    TorchImported,
     from_coordinator,
 )
 from .network import interface_of
@@ -56,6 +58,9 @@ class Worker:
         self._gpus = gpus
         self._environment = dict(environment)
         self._python = ""
+        self._server: ForkServer | None = None
+        self._import_told = False
+        self._waiting: RunCheck | None = None
         self._check: tuple[RunCheck, Child] | None = None
         self._ranks: RunRanks | None = None
         self._children: dict[int, Child] = {}
@@ -70,7 +75,7 @@ class Worker:
         with selectors.DefaultSelector() as ready:
             ready.register(0, selectors.EVENT_READ)
             while self._watch_agent():
-                busy = self._check is not None or self._ranks is not None
+                busy = self._waiting is not None or self._check is not None or self._ranks is not None
                 if ready.select(_BUSY_S if busy else _IDLE_S):
                     piece = os.read(0, 1 << 16)
                     if not piece:
@@ -80,6 +85,8 @@ class Worker:
                         self._hear(line)
                 self._advance()
         self._end_all()
+        if self._server:
+            self._server.close()
 
     def _watch_agent(self) -> bool:
         now = time.monotonic()
@@ -100,7 +107,9 @@ class Worker:
         message = from_coordinator(line)
         if isinstance(message, RunCheck):
             self._end_all()
-            self._check = (message, self._start_check(message))
+            if message.torch:
+                self._import_torch()
+            self._waiting = message
         elif isinstance(message, RunRanks):
             self._end_all()
             self._start_ranks(message)
@@ -111,12 +120,40 @@ class Worker:
             elif self._check and self._check[0].task == message.task:
                 self._check[1].kill()
 
+    def _import_torch(self) -> None:
+        """Begin to import torch beside the checks; without the server each probe imports it by itself."""
+        if self._server is None:
+            with contextlib.suppress(OSError):
+                self._server = ForkServer(self._probes_python(), self._environment)
+
+    def _start_waiting(self) -> None:
+        """Start the check that was asked for, as soon as torch is there if it needs it."""
+        server = self._server
+        importing = server is not None and server.importing
+        if server and server.forks and server.imported and not self._import_told:
+            self._import_told = True
+            _say(TorchImported(seconds=server.imported.seconds))
+        message = self._waiting
+        if message is None or (importing and message.torch == "now"):
+            return
+        self._waiting = None
+        if server and server.late and message.torch == "now":
+            problem = f"Importing torch did not end within {IMPORT_LIMIT_S:g} s."
+            _say(CheckDone(task=message.task, problem=problem))
+        else:
+            self._check = (message, self._start_check(message))
+
     def _start_check(self, message: RunCheck) -> Child:
-        python = self._probes_python()
+        python, server = self._probes_python(), self._server
 
         def check() -> bytes:
             return check_here(
-                message.entry, node=self._node, gpus=self._gpus, python=python, environment=self._environment
+                message.entry,
+                node=self._node,
+                gpus=self._gpus,
+                python=python,
+                environment=self._environment,
+                server=server,
             )
 
         # The check itself says what did not end in time, where it still can.
@@ -124,22 +161,33 @@ class Worker:
 
     def _start_ranks(self, message: RunRanks) -> None:
         self._ranks, self._ends = message, {}
-        argv = [self._probes_python(), *message.spec.argv]
         for local, rank in enumerate(message.ranks):
-            variables = self._environment | _rank_variables(message, rank, local)
             try:
-                self._children[rank] = start_program(
-                    argv, given=message.spec.stdin(), environment=variables, limit_s=message.spec.time_limit_s
-                )
+                self._children[rank] = self._start_rank(message, _rank_variables(message, rank, local))
             except OSError as error:
-                answer = ProbeAnswer(error=f"{argv[0]} can't be started: {error.strerror}.")
+                answer = ProbeAnswer(error=f"{self._python} can't be started: {error.strerror}.")
                 self._ends[rank] = RankEnd(rank=rank, answer=answer, died=True)
+
+    def _start_rank(self, message: RunRanks, variables: Mapping[str, str]) -> Child:
+        spec, python = message.spec, self._probes_python()
+        if spec.torch and self._server and self._server.forks:
+            # A server that is gone by now is no reason not to measure.
+            with contextlib.suppress(OSError):
+                return start_forked(
+                    self._server, spec.argv, given=spec.stdin(), variables=variables,
+                    limit_s=spec.time_limit_s,
+                )  # fmt: skip
+        return start_program(
+            [python, *spec.argv], given=spec.stdin(), environment={**self._environment, **variables},
+            limit_s=spec.time_limit_s,
+        )  # fmt: skip
 
     def _probes_python(self) -> str:
         self._python = self._python or probes_python(self._environment)
         return self._python
 
     def _advance(self) -> None:
+        self._start_waiting()
         if self._check and self._check[1].advance():
             message, child = self._check
             self._check = None
@@ -158,6 +206,7 @@ class Worker:
             self._end_strays()
 
     def _end_all(self) -> None:
+        self._waiting = None
         if self._check:
             self._check[1].kill()
             self._check = None
@@ -167,8 +216,15 @@ class Worker:
         self._end_strays()
 
     def _end_strays(self) -> None:
-        """Kill what a check left behind in sessions of its own."""
+        """Kill what a check left behind in sessions of its own, but not the fork server."""
+        kept: set[int] = set()
+        if self._server:
+            # While it imports, so may processes that the import has started.
+            below = descendants(self._server.pid) if self._server.importing else ()
+            kept = {self._server.pid, *below}
         for pid in descendants(os.getpid()):
+            if pid in kept:
+                continue
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
