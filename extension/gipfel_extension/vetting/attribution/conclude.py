@@ -23,6 +23,9 @@ _OF_MEDIAN = 1.2533
 _MOST_NAMES = 4
 #: A node whose samples spread by so many times `bad_below` is not cleared.
 _TOO_MUCH = 2.0
+#: Partners with which a node must be good where the rounds were cut short.
+_LEAST_PARTNERS = 3
+_MORE_TIME = "Vet it again, with more time for the run (--time-limit)."
 
 
 def conclude(state: PairState) -> list[CheckResult]:
@@ -62,17 +65,8 @@ def _verdict(  # noqa: PLR0911 - one for each thing that can be said
     node: str, state: PairState, evidence: Evidence, group: SlowGroup | None
 ) -> tuple[Verdict, str, str]:
     own = evidence.readings.get(node, ())
-    silent = [each for each in state.measurements if node in each.accused]
-    if silent:
-        said = silent[0].error or "It did not answer."
-        return Verdict.FAIL, f"{said.rstrip('.')} ({len(silent)} round(s)).", "Go on without this node."
-    if not any(node in (each.first, each.second) for each in state.measurements):
-        return Verdict.NOT_RUN, "It was in no pair.", "Vet it together with other nodes."
-    if not any(each.measurement.samples for each in own):
-        fix = "Vet it again."
-        if any(each.samples for each in state.measurements if node in (each.first, each.second)):
-            return Verdict.INCONCLUSIVE, "It was slow only while the whole fabric was busy.", fix
-        return Verdict.INCONCLUSIVE, f"None of its pairs measured anything: {_first_error(own)}", fix
+    if unmeasured := _unmeasured(node, own, state):
+        return unmeasured
     if absolute := _absolute(own, state, evidence):
         return absolute
     if group:
@@ -91,10 +85,32 @@ def _verdict(  # noqa: PLR0911 - one for each thing that can be said
     if evidence.unexplained and len(state.nodes) > 2:
         text = f"{evidence.explained.slow_share:.0%} of all pairs are slow, and no node explains it."
         return Verdict.INCONCLUSIVE, text, "Vet the nodes again when the fabric is not busy."
+    least = min(_LEAST_PARTNERS, len(state.nodes) - 1 - len(evidence.convicted - {node}))
+    if state.cut_short and len(evidence.met[node]) < least:
+        text = f"It was good with {len(evidence.met[node])} partner(s) when the time was up: too few."
+        return Verdict.INCONCLUSIVE, text, _MORE_TIME
     doubtful = any(node in pair for pair in evidence.recheck)
     if not doubtful and (node in evidence.cleared or any(node in link for link in evidence.links)):
         return _cleared(node, state, evidence)
     return _unclear(node, state, evidence)
+
+
+def _unmeasured(node: str, own: Sequence[Reading], state: PairState) -> tuple[Verdict, str, str] | None:
+    """Return what is said of a node that measured nothing; None where it did."""
+    silent = [each for each in state.measurements if node in each.accused]
+    if silent:
+        said = silent[0].error or "It did not answer."
+        return Verdict.FAIL, f"{said.rstrip('.')} ({len(silent)} round(s)).", "Go on without this node."
+    if not any(node in (each.first, each.second) for each in state.measurements):
+        if state.cut_short:
+            return Verdict.INCONCLUSIVE, "No pair of it ended before the time was up.", _MORE_TIME
+        return Verdict.NOT_RUN, "It was in no pair.", "Vet it together with other nodes."
+    if not any(each.measurement.samples for each in own):
+        fix = "Vet it again."
+        if any(each.samples for each in state.measurements if node in (each.first, each.second)):
+            return Verdict.INCONCLUSIVE, "It was slow only while the whole fabric was busy.", fix
+        return Verdict.INCONCLUSIVE, f"None of its pairs measured anything: {_first_error(own)}", fix
+    return None
 
 
 def _absolute(

@@ -98,6 +98,8 @@ class PairState(Frozen):
         Node to the verdicts of its last runs of this check, newest last: True for fit.
     unit
         Of the samples.
+    cut_short
+        Whether the time for rounds was up before nothing more was to learn.
     """
 
     check: str
@@ -108,6 +110,7 @@ class PairState(Frozen):
     history: Mapping[str, tuple[bool, ...]] = Field(default_factory=dict)
     measurements: tuple[PairMeasurement, ...] = ()
     unit: str = "B/s"
+    cut_short: bool = False
 
     @property
     def every_pair(self) -> bool:

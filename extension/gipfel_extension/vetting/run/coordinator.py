@@ -1,5 +1,6 @@
 """The course of a vetting run: each node's own checks, then groups, then a verdict for whatever is left."""
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -41,6 +42,8 @@ class Coordinator:
         End after the nodes' own checks where one of them has failed.
     one_suffices
         As of `GroupChecks`.
+    due
+        When the run must end, by the monotonic clock.
     """
 
     def __init__(
@@ -55,12 +58,13 @@ class Coordinator:
         stop_early: bool = False,
         one_suffices: bool = False,
         come_within_s: float = COME_WITHIN_S,
+        due: float = math.inf,
     ) -> None:
         self.board, self._peers = board, peers
         self._why_not, self._tick, self._stop_early = why_not, tick, stop_early
         self._one_suffices = one_suffices
         self._skipped = skipped or {}
-        self._desk = Desk(peers, ended, self._look)
+        self._desk = Desk(peers, ended, self._look, due)
         self._come_by = time.monotonic() + come_within_s
         self._come_within_s = come_within_s
         self._told: set[str] = set()

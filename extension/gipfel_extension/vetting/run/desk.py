@@ -1,6 +1,7 @@
 """Work that agents were given: tickets that are answered, or lost with their node."""
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -49,11 +50,15 @@ class Desk:
         Why the run must end now; empty as long as it need not.
     tick
         Called a few times a second while something is waited for.
+    due
+        When the run must end, by `clock`; infinite where it has no limit.
     """
 
     peers: Peers
     ended: Callable[[], str]
     tick: Callable[[], None] = lambda: None
+    due: float = math.inf
+    clock: Callable[[], float] = time.monotonic
     _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
     _open: dict[int, Ticket] = field(default_factory=dict)
 

@@ -7,7 +7,7 @@ from statistics import median
 from gipfel_cluster.model import one_line
 
 from ..model import CheckResult, Finding, Owner, Scope, Verdict
-from ..one_check import group_probe, is_group
+from ..one_check import group_probe, is_group, time_limit
 from ..probing import ProbeAnswer, ProbeSpec
 from ..protocol import ProtocolCheck
 from ..threshold import judge
@@ -43,18 +43,19 @@ class GroupChecks:
             The run ends first.
         """
         entries = [entry for entry in self._board.protocol.runnable if is_group(entry)]
-        for entry in sorted(entries, key=lambda each: _ORDER.index(each.scope)):
+        entries.sort(key=lambda each: _ORDER.index(each.scope))
+        for place, entry in enumerate(entries):
             able = self._able(entry)
             spec = self._with_device(group_probe(entry), able)
             for node in able:
                 self._board.run(node, entry.name)
             try:
-                self._run(entry, spec, able)
+                self._run(entry, spec, able, sum(map(time_limit, entries[place + 1 :])))
             finally:
                 for node in able:
                     self._board.run(node, "")
 
-    def _run(self, entry: ProtocolCheck, spec: ProbeSpec, able: Sequence[str]) -> None:
+    def _run(self, entry: ProtocolCheck, spec: ProbeSpec, able: Sequence[str], later_s: float) -> None:
         if entry.scope in {Scope.GPU, Scope.NODE}:
             self._within(entry, spec, able)
         elif (
@@ -72,7 +73,7 @@ class GroupChecks:
             alone = [entry.not_run(node, node, reason) for node in able]
             self._board.add([each.model_copy(update={"owner": Owner.SITE}) for each in alone])
         elif entry.scope is Scope.PAIR:
-            run_pairs(self._board, self._desk, entry, spec, able)
+            run_pairs(self._board, self._desk, entry, spec, able, later_s=later_s)
         else:
             self._over_all(entry, spec, able)
 

@@ -10,54 +10,156 @@ from ..model import CheckResult, Owner
 from ..probing import ProbeAnswer, ProbeSpec
 from ..protocol import ProtocolCheck
 from .board import Board
-from .desk import Desk
+from .desk import Desk, RunEnded
 from .fabric import Network, held_against, network_of, settings_for
 from .groups import GroupOutcome, run_groups
+from .round_time import RoundTime
+
+#: A node that gave nothing with so many partners, who measured with others, is not measured again.
+_FRUITLESS = 2
 
 
-def run_pairs(board: Board, desk: Desk, entry: ProtocolCheck, spec: ProbeSpec, nodes: Sequence[str]) -> None:
-    """Measure in rounds as long as the attribution wants to know more, then add its verdicts.
+def run_pairs(
+    board: Board, desk: Desk, entry: ProtocolCheck, spec: ProbeSpec, nodes: Sequence[str], *, later_s: float
+) -> None:
+    """Measure in rounds while the attribution wants to know more and there is time; then add its verdicts.
+
+    Parameters
+    ----------
+    later_s
+        Seconds that the run's later checks may take.
 
     Raises
     ------
     RunEnded
-        The run ends first.
+        The run ends first; what was measured until then is judged all the same.
     """
-    state = _state(board, desk, entry, nodes)
-    lacking, network = "", Network()
-    gpus = max(
-        (desk.peers.present[node].hello.gpus for node in nodes if node in desk.peers.present), default=0
-    )
-    while (planned := next_round(state)) is not None:
-        outcomes = _run_round(desk, spec, planned, state)
-        lacking = lacking or next((each.answer.missing for each in outcomes if each.answer.missing), "")
-        found = network_of(outcomes, gpus if spec.per_gpu else 1)
-        network = max(network, found, key=lambda each: (each.rate * each.adapters, each.by_sockets))
-        state = state.with_round(_measurements(planned, outcomes))
-        if not any(each.samples for each in state.measurements) and _all_say_the_same(state):
-            # Such as an image without torch: more rounds would say it again.
-            break
-    if lacking and not any(each.samples for each in state.measurements):
-        board.add([_lacking(entry, node, lacking) for node in nodes])
-        return
-    figure = network.figure(spec)
-    settings = settings_for(state.settings, entry, figure)
-    results = conclude(state.model_copy(update={"settings": settings}))
-    judged = [held_against(each, entry, settings, network, figure) for each in results]
-    board.add([each.model_copy(update={"severity": entry.severity}) for each in judged])
+    pairs = _Pairs(board, desk, entry, spec=spec, nodes=nodes, later_s=later_s)
+    try:
+        pairs.measure()
+    except RunEnded:
+        pairs.cut_short = True
+        if pairs.rounds:
+            board.add(pairs.verdicts())
+        raise
+    board.add(pairs.verdicts())
 
 
-def _run_round(desk: Desk, spec: ProbeSpec, planned: PairRound, state: PairState) -> list[GroupOutcome]:
-    """Run the pairs of a round; a node that did not answer before does not hold up the others once more."""
-    silent = {node: each.error for each in state.measurements for node in each.accused}
-    pairs = [(pair.first, pair.second) for pair in planned.pairs]
-    measured = iter(run_groups(desk, spec, [pair for pair in pairs if not silent.keys() & set(pair)]))
-    outcomes = []
-    for pair in pairs:
-        gone = tuple(node for node in pair if node in silent)
-        left_out = GroupOutcome(pair, ProbeAnswer(error=silent[gone[0]]), gone) if gone else None
-        outcomes.append(left_out or next(measured))
-    return outcomes
+class _Pairs:
+    """The rounds of one check."""
+
+    def __init__(
+        self,
+        board: Board,
+        desk: Desk,
+        entry: ProtocolCheck,
+        *,
+        spec: ProbeSpec,
+        nodes: Sequence[str],
+        later_s: float,
+    ) -> None:
+        self._board, self._desk, self._entry, self._spec = board, desk, entry, spec
+        self._state = _state(board, desk, entry, nodes)
+        self._time = RoundTime(desk.due - later_s, desk.clock)
+        self._lacking, self._network = "", Network()
+        present = desk.peers.present
+        self._gpus = max((present[node].hello.gpus for node in nodes if node in present), default=0)
+        self.cut_short = False
+
+    def measure(self) -> None:
+        """Run rounds until nothing more is to learn, or the time is up."""
+        every_pair = self._state.every_pair
+        while (planned := next_round(self._state)) is not None:
+            if not self._time.suffices:
+                self.cut_short = True
+                break
+            self._time.start()
+            self._take(planned, self._run_round(planned))
+            self._time.end()
+            if not self._measured and _all_say_the_same(self._state):
+                # Such as an image without torch: more rounds would say it again.
+                break
+            self._state = self._time.fitted(self._state)
+        if self.cut_short:
+            text = f"the run's time limit left room for {self.rounds} round(s) of pairs: not all is decided."
+            self._board.notes.append(f"{self._entry.name}: {text}")
+        elif every_pair and not self._state.every_pair:
+            text = "not each pair was measured, as the run's time limit leaves no room for it."
+            self._board.notes.append(f"{self._entry.name}: {text}")
+
+    def verdicts(self) -> list[CheckResult]:
+        """Return what the rounds say of each node."""
+        if self._lacking and not self._measured:
+            return [_lacking(self._entry, node, self._lacking) for node in self._state.nodes]
+        if not self.rounds:
+            reason = "The run's time limit left no room for a round of pairs."
+            fix = "Give the run more time (--time-limit)."
+            return [self._entry.not_run(node, node, reason, fix) for node in self._state.nodes]
+        figure = self._network.figure(self._spec)
+        settings = settings_for(self._state.settings, self._entry, figure)
+        results = conclude(self._state.model_copy(update={"settings": settings, "cut_short": self.cut_short}))
+        judged = [held_against(each, self._entry, settings, self._network, figure) for each in results]
+        return [each.model_copy(update={"severity": self._entry.severity}) for each in judged]
+
+    @property
+    def rounds(self) -> int:
+        """Return how many rounds have ended."""
+        return len({each.round for each in self._state.measurements})
+
+    @property
+    def _measured(self) -> bool:
+        return any(each.samples for each in self._state.measurements)
+
+    def _run_round(self, planned: PairRound) -> list[GroupOutcome]:
+        """Run the pairs of a round; a node that did not answer before does not hold up the others again."""
+        silent = _silent(self._state)
+        pairs = [(pair.first, pair.second) for pair in planned.pairs]
+        limit = min(self._spec.time_limit_s, self._time.left)
+        spec = self._spec.model_copy(update={"time_limit_s": limit})
+        groups = [pair for pair in pairs if not silent.keys() & set(pair)]
+        measured = iter(run_groups(self._desk, spec, groups))
+        outcomes = []
+        for pair in pairs:
+            gone = [node for node in pair if node in silent]
+            if gone:
+                error, accused = silent[gone[0]]
+                outcomes.append(GroupOutcome(pair, ProbeAnswer(error=error), (gone[0],) if accused else ()))
+            else:
+                outcomes.append(next(measured))
+        return outcomes
+
+    def _take(self, planned: PairRound, outcomes: Sequence[GroupOutcome]) -> None:
+        answers = [each.answer for each in outcomes]
+        self._lacking = self._lacking or next((each.missing for each in answers if each.missing), "")
+        found = network_of(outcomes, self._gpus if self._spec.per_gpu else 1)
+        self._network = max(
+            self._network, found, key=lambda each: (each.rate * each.adapters, each.by_sockets)
+        )
+        measurements = _measurements(planned, outcomes)
+        if self._time.left <= 0:
+            # The end of the time stopped these, not a fault of theirs.
+            measurements = tuple(each for each in measurements if each.samples or each.accused)
+        self._state = self._state.with_round(measurements)
+
+
+def _silent(state: PairState) -> dict[str, tuple[str, bool]]:
+    """Return the nodes that are not measured once more, each with why, and whether it is accused.
+
+    Those that did not answer at all, and those that gave nothing with two partners who have measured with
+    others: each round with such a node lasts as long as its time limit.
+    """
+    found: dict[str, tuple[str, bool]] = {}
+    fruitful = {node for each in state.measurements if each.samples for node in (each.first, each.second)}
+    failed: dict[str, dict[str, str]] = {}
+    for each in state.measurements:
+        found |= dict.fromkeys(each.accused, (each.error, True))
+        for node, other in ((each.first, each.second), (each.second, each.first)):
+            if node not in fruitful and other in fruitful:
+                failed.setdefault(node, {}).setdefault(other, each.error)
+    for node, errors in failed.items():
+        if len(errors) >= _FRUITLESS:
+            found.setdefault(node, (next(iter(errors.values())), False))
+    return found
 
 
 def _lacking(entry: ProtocolCheck, node: str, module: str) -> CheckResult:

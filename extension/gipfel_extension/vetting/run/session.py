@@ -163,7 +163,7 @@ def _vet(
         board.keep()
         reason = ""
         if protocol.runnable:
-            reason = _run(board, place, options, environment=environment, ended=ended, tick=tick)
+            reason = _run(board, place, options, environment=environment, ended=ended, tick=tick, due=due)
         else:
             call_off(place, environment)
         report = board.report(ended=True, complete=not reason)
@@ -200,6 +200,7 @@ def _run(
     environment: Mapping[str, str],
     ended: Callable[[], str],
     tick: Callable[[], None],
+    due: float,
 ) -> str:
     door = Door(alone=place.nodes == (place.node,), node=place.node)
     peers = Peers(door, place.nodes)
@@ -216,6 +217,7 @@ def _run(
                 stop_early=options.action is Action.ABORT,
                 one_suffices=options.action is Action.SHRINK and options.min_nodes == 1,
                 come_within_s=options.come_within_s,
+                due=due,
             )
             reason = coordinator.run()
             board.notes += peers.notes
