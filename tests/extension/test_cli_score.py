@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -100,6 +101,24 @@ def test_the_lines(gipfel, run):
 
 def test_a_run_by_its_name(gipfel, run):
     assert gipfel("score", "alps-4711", "--json")[:2] == gipfel("score", str(run), "--json")[:2]
+
+
+def test_without_a_name_it_is_the_jobs_own_run_else_the_newest_with_samples(
+    gipfel, run, tmp_path, monkeypatch
+):
+    newer = run.with_name("alps-4712-vet")
+    (newer / "telemetry").mkdir(parents=True)
+    assert json.loads(gipfel("score", "--json")[1])["run"] == "alps-4711"
+    assert gipfel("report", "--static")[:2] == (0, gipfel("report", "alps-4711", "--static")[1])
+    own = tmp_path / "elsewhere" / "alps-7"
+    shutil.copytree(run, own)
+    monkeypatch.setenv("GIPFEL_RUN", str(own))
+    assert json.loads(gipfel("score", "--json")[1])["run"] == "alps-7"
+    monkeypatch.delenv("GIPFEL_RUN")
+    shutil.rmtree(run)
+    status, written, told = gipfel("score")
+    assert (status, written) == (2, "")
+    assert told == f"gipfel: There is no run in {tmp_path}/runs yet. Record one: gipfel record -- PROGRAM\n"
 
 
 def test_weights_and_model(gipfel, tmp_path):

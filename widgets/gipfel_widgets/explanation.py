@@ -1,7 +1,6 @@
 """What a run was, how well it used its GPUs, and what to try next: from its folder, now or years later."""
 
 import html
-import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.runs import runs_root
 from gipfel_extension.cli.report_content import content_of
 from gipfel_extension.cli.scored_run import ScoredRun, path_of
 from gipfel_extension.saturation import JobScore, Settings, Workload, advise, score_table
@@ -185,13 +183,7 @@ def _path(which: Path | str | None) -> Path:
     here = present_run()
     if here is not None:
         return here.path
-    root = runs_root(dict(os.environ))
-    known = [path.parent for path in root.glob("*/telemetry") if any(path.glob("*.arrows"))]
-    if not known:
-        raise GipfelError(
-            f"There is no run in {root} yet.", "Run measure-saturation.ipynb, or `gipfel record`."
-        )
-    return max(known, key=lambda path: path.stat().st_mtime)
+    return path_of("")
 
 
 def _of_measurement(measured: Measurement) -> Explanation:

@@ -22,7 +22,7 @@ _UNREADABLE = 2
         "gipfel report alps-48812 -o report.html --static",
     )
 )
-@click.argument("recording", metavar="RUN|FILE")
+@click.argument("recording", metavar="[RUN|FILE]", default="")
 @click.option(
     "-o",
     "--output",

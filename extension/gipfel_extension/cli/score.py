@@ -39,13 +39,14 @@ def weights_of(
 
 @click.command(
     epilog=examples(
+        "gipfel score",
         "gipfel score alps-48812",
         "gipfel score ~/.gipfel/runs/alps-48812 --json",
         "gipfel score trace.parquet --weight memory=0.8",
         "gipfel score gssr_report/daint_123456 --gpu GH200",
     )
 )
-@click.argument("recording", metavar="RUN|FILE")
+@click.argument("recording", metavar="[RUN|FILE]", default="")
 @click.option(
     "--weight",
     "weights",
@@ -65,17 +66,17 @@ def weights_of(
 def score(recording: str, *, weights: dict[str, float], gpu: str, as_document: bool, save: bool) -> int:
     """Score how far the GPUs of a run were loaded, and say what took the rest.
 
-    RUN is a run folder or its name; FILE a segment (.arrows), Parquet, JSON of gssr, CSV of gssr-record,
-    text of DCGM exporter, or prometheus:URL?nodes=N1,N2&start=TIME&end=TIME for what a site has stored.
+    RUN is a run folder or its name, by default that of this job, else your newest; FILE a segment (.arrows),
+    Parquet, JSON of gssr, CSV of gssr-record, text of DCGM exporter, or
+    prometheus:URL?nodes=N1,N2&start=TIME&end=TIME for what a site has stored.
 
     Exit status: 0 it could be read, 2 it couldn't.
     """
     from ..telemetry.sample import SourceError  # noqa: PLC0415 - numpy, which --help can do without
     from .scored_run import ScoredRun, path_of  # noqa: PLC0415
 
-    path = path_of(recording)
     try:
-        scored = ScoredRun.of(path, weights=weights, gpu=gpu)
+        scored = ScoredRun.of(path_of(recording), weights=weights, gpu=gpu)
     except SourceError as error:
         tell(str(error))
         return _UNREADABLE

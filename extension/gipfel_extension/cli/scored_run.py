@@ -19,7 +19,9 @@ from ..saturation import (
     score_table,
 )
 from ..saturation.sampling import Coarser, coarser_score
+from ..server.runs import newest_runs
 from ..telemetry.imports import Recording, open_recording
+from ..telemetry.sample import SourceError
 from ..training.results import program_of_run, workload_of
 
 SCHEMA = 1
@@ -93,7 +95,27 @@ class ScoredRun:
 
 
 def path_of(recording: str) -> Path:
-    """A path as it is; a bare name that is none here is that of a run."""
+    """Return a path as it is; a bare name that is none here is that of a run, and an empty one the newest.
+
+    Raises
+    ------
+    SourceError
+        The newest was asked for, and there is none.
+    """
+    if not recording:
+        return _present_run()
     path = Path(recording).expanduser()
     run = runs_root(dict(os.environ)) / recording
     return run if path.name == recording and not path.exists() and run.is_dir() else path
+
+
+def _present_run() -> Path:
+    """Return the run of the job that this is typed in, else the user's newest with samples."""
+    own = os.environ.get("GIPFEL_RUN", "")
+    if own and Path(own, "telemetry").is_dir():
+        return Path(own)
+    root = runs_root(dict(os.environ))
+    newest = newest_runs(root)
+    if not newest:
+        raise SourceError(f"There is no run in {root} yet.", "Record one: gipfel record -- PROGRAM")
+    return newest[0]

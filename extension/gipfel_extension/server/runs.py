@@ -16,7 +16,7 @@ def list_runs(environment: Mapping[str, str], current: str) -> list[dict[str, An
     """The newest runs that have samples, the newest first; `current` is the name of this server's own."""
     root = runs_root(dict(environment))
     found = []
-    for folder in _newest(root):
+    for folder in newest_runs(root):
         record = _record(folder)
         edf = record.get("edf")
         found.append(
@@ -49,7 +49,8 @@ def run_folder(environment: Mapping[str, str], name: str) -> Path:
     return path
 
 
-def _newest(root: Path) -> list[Path]:
+def newest_runs(root: Path) -> list[Path]:
+    """List the run folders that have samples, the newest first, at most 200."""
     try:
         folders = [
             (path.stat().st_mtime, path) for path in root.iterdir() if _has_samples(path / "telemetry")
