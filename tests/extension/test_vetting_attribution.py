@@ -3,6 +3,7 @@
 import itertools
 import random
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -57,29 +58,49 @@ def test_statistics_of_a_few_samples():
 
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 8, 9, 33, 128])
 def test_nobody_meets_anybody_twice_and_with_an_odd_count_each_sits_out_in_turn(size):
+    # Those that are neighbours on the job's ring all meet, in rounds of their own where need be.
     nodes = tuple(f"n{index:03d}" for index in range(size))
     state = PairState(check="c", type="collective", nodes=nodes)
     met, out = set(), []
     while (planned := next_round(state)) is not None:
-        assert {pair.role for pair in planned.pairs} == {"survey"}
+        (role,) = {pair.role for pair in planned.pairs}
         names = [name for pair in planned.pairs for name in (pair.first, pair.second)]
-        assert len(names) == len(set(names)) == size - size % 2
-        out += set(nodes) - set(names)
+        assert len(names) == len(set(names))
+        if role == "survey":
+            assert len(names) == size - size % 2
+            out += set(nodes) - set(names)
+        else:
+            assert (role, size > 16) == ("ring", True)
         for pair in planned.pairs:
             assert frozenset((pair.first, pair.second)) not in met
             met.add(frozenset((pair.first, pair.second)))
         state = state.with_round(
             tuple(
                 PairMeasurement(
-                    round=planned.number, first=pair.first, second=pair.second, samples=(100.0,) * 5
+                    round=planned.number, first=pair.first, second=pair.second, samples=(100.0,) * 5,
+                    role=pair.role,
                 )
                 for pair in planned.pairs
             )
-        )
+        )  # fmt: skip
     assert len(out) == len(set(out))
+    assert {frozenset(pair) for pair in zip(nodes, (*nodes[1:], nodes[0]), strict=True)} <= met
     assert len({each.round for each in state.measurements}) >= min(5, size - 1)
     if size > 2:
         assert {each.verdict for each in conclude(state)} == {Verdict.PASS}
+
+
+@pytest.mark.parametrize(("size", "every_pair_up_to"), [(8, 16), (16, 0), (33, 16), (64, 16)])
+def test_behind_each_switch_a_pair_is_measured_before_anything_is_slow(size, every_pair_up_to):
+    made = Allocation(1, size, 0.0, per_switch=8, degraded_share=0.0, busy_chance=0.0)
+    made.vet(PairSettings(every_pair_up_to=every_pair_up_to))
+    inside = {
+        made.switches[each.first]
+        for each in made.state.measurements
+        if each.role == "survey" and made.switches[each.first] == made.switches[each.second]
+    }
+    counts = Counter(made.switches.values())
+    assert inside == {switch for switch, count in counts.items() if count > 1}
 
 
 def test_partners_are_behind_other_switches():

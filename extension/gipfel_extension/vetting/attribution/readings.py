@@ -142,7 +142,7 @@ def busy_rounds(readings: Iterable[Reading], *, surveys: bool) -> frozenset[int]
     busy, surveyed = set(), set()
     for number, members in rounds.items():
         slow = sum(each.slow for each in members)
-        survey = members[0].measurement.role == "survey"
+        survey = members[0].measurement.role in {"survey", "ring"}
         if survey and not surveys:
             continue
         if survey:

@@ -25,20 +25,29 @@ def next_round(state: PairState) -> PairRound | None:
     surveyed = {each.round for each in state.measurements if each.role == "survey"}
     wanted = _survey_rounds(state)
     inside = _within_switches(state)
-    if len(surveyed) < wanted:
-        return PairRound(number=number, pairs=_survey(state, len(surveyed)))
-    if inside and len(surveyed) == wanted:
-        return PairRound(number=number, pairs=inside)
+    if pairs := _fixed(state, len(surveyed), wanted, inside):
+        return PairRound(number=number, pairs=pairs)
     evidence = weigh(state)
     busy = surveyed & evidence.busy
     again = len(busy) if evidence.cleared else 0
     if len(surveyed) < wanted + bool(inside) + min(again, _REPEATS):
         return PairRound(number=number, pairs=_survey(state, len(surveyed) - bool(inside)))
-    confirmed = len({each.round for each in state.measurements if each.role != "survey"})
+    confirmed = len({each.round for each in state.measurements if each.role not in {"survey", "ring"}})
     if confirmed >= state.settings.confirm_rounds:
         return None
     pairs = _confirm(state, evidence)
     return PairRound(number=number, pairs=pairs) if pairs else None
+
+
+def _fixed(
+    state: PairState, surveyed: int, wanted: int, inside: tuple[PlannedPair, ...]
+) -> tuple[PlannedPair, ...]:
+    """Return the pairs of a round that are measured whatever the others show; none when all are."""
+    if surveyed < wanted:
+        return _survey(state, surveyed)
+    if inside and surveyed == wanted:
+        return inside
+    return _ring(state)
 
 
 def _survey_rounds(state: PairState) -> int:
@@ -70,6 +79,22 @@ def _within_switches(state: PairState) -> tuple[PlannedPair, ...]:
         for nodes in members.values()
         for index in range(0, len(nodes) - 1, 2)
     )
+
+
+def _ring(state: PairState) -> tuple[PlannedPair, ...]:
+    """Return neighbours on the job's ring that have not met, as many as fit in a round.
+
+    Ranks are numbered in the order of the nodes, and rings of collectives follow the ranks: these are the
+    paths that the job will use most.
+    """
+    met = {frozenset((each.first, each.second)) for each in state.measurements}
+    taken: set[str] = set()
+    pairs = []
+    for first, second in zip(state.nodes, (*state.nodes[1:], state.nodes[0]), strict=True):
+        if frozenset((first, second)) not in met and not taken & {first, second}:
+            taken |= {first, second}
+            pairs.append(PlannedPair(first=first, second=second, role="ring"))
+    return tuple(pairs)
 
 
 def _survey(state: PairState, turn: int) -> tuple[PlannedPair, ...]:

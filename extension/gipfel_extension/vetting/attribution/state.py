@@ -9,6 +9,8 @@ from gipfel_cluster.model import Frozen
 
 from ..quantities import Quantity
 
+Role = Literal["survey", "ring", "suspect", "control"]
+
 
 class PairSettings(Frozen):
     """How pairs are measured and judged.
@@ -57,8 +59,8 @@ class PairMeasurement(Frozen):
     accused
         The nodes of the pair that did not answer at all, where that is known.
     role
-        "survey", "suspect" (a suspect with a cleared node, or a slow pair once more) or "control" (two
-        cleared nodes).
+        "survey", "ring" (neighbours on the job's ring that have not met in the survey), "suspect" (a suspect
+        with a cleared node, or a slow pair once more) or "control" (two cleared nodes).
     """
 
     round: int
@@ -67,7 +69,7 @@ class PairMeasurement(Frozen):
     samples: tuple[float, ...] = ()
     error: str = ""
     accused: tuple[str, ...] = ()
-    role: Literal["survey", "suspect", "control"] = "survey"
+    role: Role = "survey"
 
 
 class PlannedPair(Frozen):
@@ -75,7 +77,7 @@ class PlannedPair(Frozen):
 
     first: str
     second: str
-    role: Literal["survey", "suspect", "control"] = "survey"
+    role: Role = "survey"
 
 
 class PairRound(Frozen):
@@ -91,7 +93,7 @@ class PairState(Frozen):
     Parameters
     ----------
     nodes
-        The nodes that take part: those that already failed alone stay out.
+        The nodes that take part, in the order of the job's ranks: those that already failed alone stay out.
     switches
         Node to the name of its switch, where the topology is known; partners come from other switches.
     history
