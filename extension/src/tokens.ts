@@ -125,6 +125,8 @@ export interface IScore {
   /** The score and the losses as whole numbers that add up to 100; null where there is no score. */
   readonly whole_points: Readonly<Record<string, number>> | null;
   readonly advice: readonly IAdvice[];
+  /** What became of the advice of an earlier run of the same program, a sentence each. */
+  readonly since?: { readonly lines: readonly string[] } | null;
   readonly confidence: number | null;
   readonly gpus: readonly {
     readonly uuid: string;

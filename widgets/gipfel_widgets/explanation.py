@@ -114,7 +114,9 @@ class Explanation:
     def text(self) -> str:
         """Score, losses and advice as `gipfel score` prints them."""
         scored = self.scored
-        return "\n".join(text_of(scored.job, scored.advice, label=scored.recording.label, notes=scored.notes))
+        since = scored.since.lines if scored.since else ()
+        label, notes = scored.recording.label, scored.notes
+        return "\n".join(text_of(scored.job, scored.advice, label=label, notes=notes, since=since))
 
     @property
     def figures(self) -> tuple[FigureView, ...]:

@@ -70,6 +70,8 @@ def score(recording: str, *, weights: dict[str, float], gpu: str, as_document: b
     Parquet, JSON of gssr, CSV of gssr-record, text of DCGM exporter, or
     prometheus:URL?nodes=N1,N2&start=TIME&end=TIME for what a site has stored.
 
+    Where an earlier run of the same script was scored, it says what became of that run's advice.
+
     Exit status: 0 it could be read, 2 it couldn't.
     """
     from ..telemetry.sample import SourceError  # noqa: PLC0415 - numpy, which --help can do without
@@ -93,7 +95,10 @@ def _print(scored: "ScoredRun") -> None:
     from ..saturation.lines import text_of  # noqa: PLC0415
 
     label, environment = scored.recording.label, _environment(scored.path)
-    for line in text_of(scored.job, scored.advice, label=label, environment=environment, notes=scored.notes):
+    since = scored.since.lines if scored.since else ()
+    for line in text_of(
+        scored.job, scored.advice, label=label, environment=environment, notes=scored.notes, since=since
+    ):
         click.echo(line)
 
 

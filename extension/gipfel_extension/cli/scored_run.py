@@ -22,7 +22,15 @@ from ..saturation.sampling import Coarser, coarser_score
 from ..server.runs import newest_runs
 from ..telemetry.imports import Recording, open_recording
 from ..telemetry.sample import SourceError
-from ..training.results import program_of_run, workload_of
+from ..training.results import (
+    Since,
+    observed_of,
+    pace_of_run,
+    program_of_run,
+    seconds_of,
+    since_of,
+    workload_of,
+)
 
 SCHEMA = 1
 
@@ -38,6 +46,8 @@ class ScoredRun:
     advice: Sequence[Advice]
     coarser: Coarser | None
     workload: Workload = field(default_factory=Workload)
+    kept: Mapping[str, Any] = field(default_factory=lambda: {"observed": {}, "pace": {}, "seconds": None})
+    since: Since | None = None
 
     @classmethod
     def of(cls, path: Path, *, weights: Mapping[str, float] | None = None, gpu: str = "") -> "ScoredRun":
@@ -63,7 +73,15 @@ class ScoredRun:
         coarser = coarser_score(found.table, total, settings, ranks=found.ranks)
         work = workload_of(program_of_run(path) if path.is_dir() else None)
         advice = advise(found.table, job, settings, workload=work)
-        return cls(path, found, settings, job, advice, coarser, work)
+        if not path.is_dir():
+            return cls(path, found, settings, job, advice, coarser, work)
+        kept = {
+            "observed": observed_of(found.table, job, settings),
+            "pace": pace_of_run(path),
+            "seconds": seconds_of(path),
+        }
+        scored = cls(path, found, settings, job, advice, coarser, work, kept)
+        return replace(scored, since=since_of(path, scored.document()))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -85,6 +103,8 @@ class ScoredRun:
             "weights": {name: weights.of(name) for name in ("compute", "memory", "interconnect")},
             "coarser": self.coarser.to_json() if self.coarser else None,
             "segments": self._segments(),
+            **self.kept,
+            "since": None if self.since is None else self.since.model_dump(mode="json"),
             "notes": [*self.notes, *document["notes"]],
         }
 

@@ -50,25 +50,39 @@ def score_lines(job: JobScore) -> tuple[str, str]:
 
 
 def text_of(
-    job: JobScore, advice: Sequence[Advice], *, label: str, environment: str = "", notes: Sequence[str] = ()
+    job: JobScore,
+    advice: Sequence[Advice],
+    *,
+    label: str,
+    environment: str = "",
+    notes: Sequence[str] = (),
+    since: Sequence[str] = (),
 ) -> Iterator[str]:
     """The panel's first four lines, plain utilization, advice and notes; none is longer than 80 columns.
 
     Names come from files that anyone may have written: nothing in them drives a terminal.
+
+    Parameters
+    ----------
+    since
+        What became of the advice of the run before, a sentence each.
     """
-    for line in _text_of(job, advice, _plain(label), _plain(environment), notes):
-        yield _plain(line)
+    yield from map(_plain, _head_of(job, _plain(label), _plain(environment)))
+    yield from map(_plain, _rest_of(job, advice, notes, since))
 
 
-def _text_of(
-    job: JobScore, advice: Sequence[Advice], label: str, environment: str, notes: Sequence[str]
-) -> Iterator[str]:
+def _head_of(job: JobScore, label: str, environment: str) -> Iterator[str]:
     yield heading(job, environment=environment)
     yield from subject(job, label)
     yield from score_lines(job)
     if job.utilization is not None and job.total is not None:
         used = round(100 * job.utilization)
         yield f"utilization {used} %: how often a kernel ran, not how much it loaded a GPU"
+
+
+def _rest_of(
+    job: JobScore, advice: Sequence[Advice], notes: Sequence[str], since: Sequence[str]
+) -> Iterator[str]:
     told = ""
     for each in advice:
         # Two knobs for one finding: it is told once.
@@ -76,6 +90,8 @@ def _text_of(
         gain = f" (at most {each.gain:.0f} points)" if each.gain >= 1 else ""
         yield from textwrap.wrap(f"⚑ {text}{gain}", WIDTH, subsequent_indent="  ")
         told = each.sentence
+    for sentence in since:
+        yield from textwrap.wrap(f"↺ {sentence}", WIDTH, subsequent_indent="  ")
     for note in (*_range(job), *notes, *job.notes):
         yield from textwrap.wrap(f"note: {note}", WIDTH, subsequent_indent="  ")
 

@@ -15,6 +15,7 @@ from ..telemetry.overview.read import Overview, read_overview
 from ..telemetry.sample import METRICS, SampleTable
 from ..telemetry.store.segment_files import segment_files
 from ..telemetry.store.segments import read_samples
+from ..training.results import kept_since
 from .analysis import MEANS, judged
 from .run_metrics import metrics_of_run
 from .views import BUCKETS, HEAT_BUCKETS, View, event_words, figures_of, metrics_of
@@ -53,8 +54,14 @@ class Stretch:
         }
 
     def document(self) -> dict[str, Any]:
-        """The score of the stretch, which says so where it is made of means."""
-        return judged(self._table(), self.telemetry)
+        """The score of the stretch, which says so where it is made of means.
+
+        That of a whole run has what became of the advice before it, as its ``score.json`` says.
+        """
+        whole = self.start_ns is None and self.end_ns is None
+        since = kept_since(self.telemetry.parent) if whole else None
+        told = None if since is None else since.model_dump(mode="json")
+        return {**judged(self._table(), self.telemetry), "since": told}
 
     def rates(self) -> Mapping[str, float]:
         """Means of the user's own metrics within the stretch, of the lowest rank."""

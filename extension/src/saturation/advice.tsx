@@ -11,17 +11,23 @@ const MARGIN = 0.5;
 /** What to do, each with the stretch that shows why. */
 export function AdviceList(props: {
   advice: readonly IAdvice[];
+  since: readonly string[];
   model: SaturationModel;
   trans: TranslationBundle;
 }): React.JSX.Element | null {
-  const { advice, model, trans } = props;
+  const { advice, since, model, trans } = props;
   const [all, setAll] = React.useState(false);
-  if (advice.length === 0) {
+  if (advice.length === 0 && since.length === 0) {
     return null;
   }
   const shown = all ? advice : advice.slice(0, FIRST);
   return (
     <section className="jp-Gipfel-view" aria-label={trans.__('Advice')}>
+      {since.map(line => (
+        <p key={line} className="jp-Gipfel-small">
+          <span aria-hidden="true">↺</span> {line}
+        </p>
+      ))}
       <ul className="jp-Gipfel-advice">
         {shown.map(each => (
           <Item key={each.rule} advice={each} model={model} trans={trans} />

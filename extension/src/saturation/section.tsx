@@ -119,7 +119,14 @@ function Plots(props: { model: SaturationModel; trans: TranslationBundle }): Rea
       {(some || (model.figure('job')?.data.length ?? 0) > 0) && (
         <Figure model={model} name="job" label={trans.__('Means over the GPUs of the job')} trans={trans} />
       )}
-      {model.score && <AdviceList advice={model.score.advice} model={model} trans={trans} />}
+      {model.score && (
+        <AdviceList
+          advice={model.score.advice}
+          since={model.score.since?.lines ?? []}
+          model={model}
+          trans={trans}
+        />
+      )}
       {some && <Heat model={model} trans={trans} />}
       {some && <Gpus model={model} trans={trans} />}
       {model.figure('host')?.data.length ? (

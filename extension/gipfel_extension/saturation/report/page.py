@@ -90,9 +90,13 @@ def _bound(document: Mapping[str, Any]) -> str:
 
 def _advice(content: ReportContent, plotly: bytes | None, images: Sequence[bytes] | None) -> Iterator[str]:
     advice = content.document.get("advice", ())
-    if not advice:
+    since = (content.document.get("since") or {}).get("lines", ())
+    if not advice and not since:
         return
-    yield '<section id="advice"><h2>Advice</h2><ol>'
+    yield '<section id="advice"><h2>Advice</h2>'
+    for line in since:
+        yield f'<p class="since">{_text(line)}</p>'
+    yield "<ol>"
     for number, each in enumerate(advice):
         knob = each["knob"]
         yield f"<li><p>{_text(each['sentence'])} <strong>{_text(each['action'])}</strong>"

@@ -61,6 +61,10 @@ class Program:
         """Return whether an option of such a name is there and switched on."""
         return (self.value(pattern) or "").lower() not in _FALSE
 
+    def on(self, name: str) -> bool:
+        """Return whether an option of exactly this name is there and switched on."""
+        return self.options.get(name, "").lower() not in _FALSE
+
 
 def program_of_run(run: Path) -> Program | None:
     """Return what a run folder's job or command ran; None where its record doesn't say, as a server's."""
