@@ -161,6 +161,50 @@ def test_a_run_that_is_ended_gives_every_check_a_verdict(door: Door, tmp_path: P
     ]
 
 
+@pytest.mark.parametrize("slow", [("b",), ("a", "b")])
+def test_a_node_that_hangs_in_its_own_checks_does_not_take_the_time_of_the_others(
+    door: Door, tmp_path: Path, slow: tuple[str, ...]
+) -> None:
+    board = Board(TWO, ["a", "b"], tmp_path, cluster="c", job="1")
+    peers = Peers(door, board.nodes)
+    agents = {node: FakeAgent(door, node) for node in board.nodes}
+    now, told = [0.0], set[str]()
+
+    def answer() -> None:
+        for node, agent in agents.items():
+            while agent.link.socket.poll(0):
+                message = from_coordinator(agent.link.socket.recv())
+                told.add(f"{node} {getattr(message, 'kind', '')}")
+                if isinstance(message, RunCheck) and node not in slow:
+                    name = str(dict(message.entry)["name"])  # type: ignore[call-overload]
+                    agent.say(CheckDone(task=message.task, results=(verdict_of(node, name),)))
+        if {each.check for each in board.results if each.node == "a"} >= {"env", "shm"} or (
+            {"a run_check", "b run_check"} <= told and "a" in slow
+        ):
+            # It is late, but not the run's end; that comes where nobody else has ended.
+            now[0] = 99.0 if now[0] < 99 else now[0] + 0.5
+
+    def ended() -> str:
+        return "Time is up." if now[0] > 100 else ""
+
+    coordinator = Coordinator(
+        board, peers, why_not=lambda _: "", ended=ended, tick=answer, due=100.0, clock=lambda: now[0]
+    )
+    reason = coordinator.run()
+    _until(peers, lambda: answer() or "a" in slow or "b stop" in told)  # type: ignore[func-returns-value]
+    for agent in agents.values():
+        agent.link.close()
+    report = board.report(ended=True, complete=not reason)
+    assert (reason, report.complete) == (("Time is up.", False) if "a" in slow else ("", True))
+    assert report.good_nodes == (() if "a" in slow else ("a",))
+    if "a" not in slow:
+        assert report.exclude == "b"
+        found = {each.check: each for each in report.results if each.node == "b"}
+        assert {each.verdict for each in found.values()} == {Verdict.NOT_RUN}
+        assert "had not ended its own checks" in found["env"].reason
+        assert (found["env"].follows, found["shm"].follows) == (False, True)
+
+
 def test_an_agent_cannot_make_a_check_unimportant_or_pass_for_a_group(door: Door, tmp_path: Path) -> None:
     protocol = parse_protocol(
         "checks:\n- {name: env, type: environment, parameters: {expected: {A: b}}}\n"

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -25,6 +25,9 @@ AGENT = "agent"
 SKIPPED = "skipped"
 #: Seconds until an agent must have come, containers' starts included.
 COME_WITHIN_S = 90.0
+#: Seconds that stay for the report, rounds of pairs that must fit behind the nodes' own checks, and the most
+#: that these leave to checks of groups, as a share of the run's time.
+_MARGIN_S, _LEAST_ROUNDS, _MOST_FOR_GROUPS = 2.0, 3, 0.4
 
 
 class Coordinator:
@@ -43,7 +46,7 @@ class Coordinator:
     one_suffices
         As of `GroupChecks`.
     due
-        When the run must end, by the monotonic clock.
+        When the run must end, by `clock`.
     """
 
     def __init__(
@@ -59,12 +62,13 @@ class Coordinator:
         one_suffices: bool = False,
         come_within_s: float = COME_WITHIN_S,
         due: float = math.inf,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.board, self._peers = board, peers
         self._why_not, self._tick, self._stop_early = why_not, tick, stop_early
         self._one_suffices = one_suffices
         self._skipped = skipped or {}
-        self._desk = Desk(peers, ended, self._look, due)
+        self._desk = Desk(peers, ended, self._look, due, clock)
         self._come_by = time.monotonic() + come_within_s
         self._come_within_s = come_within_s
         self._told: set[str] = set()
@@ -88,8 +92,13 @@ class Coordinator:
     def _run_own_checks(self) -> None:
         waiting = {node: self._own_checks(node) for node in self.board.nodes}
         active: dict[str, tuple[ProtocolCheck, Ticket]] = {}
+        until = self._own_checks_until()
         while waiting or active:
             self._desk.pump()
+            late = {*waiting, *active} - self._peers.lost.keys()
+            if self._desk.clock() > until and not late.issuperset(self._peers.present):
+                self._leave_behind(late, active)
+                break
             for node, (entry, ticket) in list(active.items()):
                 if ticket.done:
                     del active[node]
@@ -103,6 +112,36 @@ class Coordinator:
                     self.board.run(node, entry.name)
                     active[node] = (entry, self._give(node, entry))
         self.board.replace(self.board.compared(self.board.results))
+
+    def _own_checks_until(self) -> float:
+        """Return when nodes must have ended their own checks, so that there is time for those of groups."""
+        groups = [each for each in self.board.protocol.runnable if is_group(each)]
+        needed = sum(time_limit(each) * (_LEAST_ROUNDS if each.scope is Scope.PAIR else 1) for each in groups)
+        left = self._desk.due - self._desk.clock()
+        return self._desk.due - _MARGIN_S - min(needed, _MOST_FOR_GROUPS * left)
+
+    def _leave_behind(
+        self, late: Collection[str], active: Mapping[str, tuple[ProtocolCheck, Ticket]]
+    ) -> None:
+        """Go on without nodes that take longer than there is time: they must not cost the others theirs."""
+        fix = "See why this node is slow, or give the run more time (--time-limit)."
+        for node in sorted(late):
+            running = ""
+            if node in active:
+                entry, ticket = active[node]
+                running = entry.name
+                self._desk.give_up(ticket)
+            came = (
+                "It had not ended its own checks" if node in self._peers.present else "Its agent had not come"
+            )
+            reason = f"{came} when the time for them was up, and others had."
+            self.board.run(node, "")
+            left = [each for each in self.board.protocol.runnable if not self.board.heard_of(node, each.name)]
+            # What it did at the moment is what it is left behind for.
+            blamed = running or (left[0].name if left else "")
+            for each in left:
+                follows = {} if each.name == blamed else {"evidence": {"follows": True}}
+                self.board.add([each.not_run(node, node, reason, fix).model_copy(update=follows)])
 
     def _own_checks(self, node: str) -> list[ProtocolCheck]:
         """What this node runs; of what it need not run again it is said why."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from gipfel_cluster.model import Frozen
 
-from .messages import CheckDone, PortFound, RankDied, RanksDone
+from .messages import CheckDone, PortFound, RankDied, RanksDone, Stop
 from .peers import Peers
 
 #: Seconds that an agent may be late with what its own limits should have ended.
@@ -98,6 +98,11 @@ class Desk:
         """Listen until all of them are done."""
         while not all(each.done for each in tickets):
             self.pump()
+
+    def give_up(self, ticket: Ticket) -> None:
+        """End what a node does and wait for it no longer."""
+        self.peers.send(ticket.node, Stop(task=ticket.number))
+        self._close(ticket)
 
     def _take(self, node: str, message: Frozen) -> None:
         if not isinstance(message, CheckDone | PortFound | RanksDone | RankDied):

@@ -119,6 +119,8 @@ class Worker:
                     child.kill()
             elif self._check and self._check[0].task == message.task:
                 self._check[1].kill()
+            elif self._waiting and self._waiting.task == message.task:
+                self._waiting = None
 
     def _import_torch(self) -> None:
         """Begin to import torch beside the checks; without the server each probe imports it by itself."""
