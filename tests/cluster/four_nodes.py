@@ -150,7 +150,9 @@ def _processes(variables: Mapping[str, str], words: str) -> list[tuple[int, str]
         if not entry.name.isdigit():
             continue
         with contextlib.suppress(OSError):
+            # Of a forked probe the name alone tells it from its server.
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            command += (entry / "comm").read_text(errors="replace").strip()
             if words in command and wanted <= set((entry / "environ").read_bytes().split(b"\0")):
                 found.append((int(entry.name), command))
     return sorted(found)

@@ -207,6 +207,7 @@ def _has(pid: int, runs: Path, words: str) -> bool:
     try:
         environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+        command += Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
     except OSError:
         return False
     return f"GIPFEL_RUNS={runs}".encode() in environ and words in command and "gipfel_extension" in command

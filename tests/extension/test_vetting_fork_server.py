@@ -167,6 +167,10 @@ def test_a_forked_probe_that_hangs_or_crashes_leaves_the_others_alone(
     _until(lambda: not left.exists() or left.read_text().rpartition(")")[2].split()[0] in "ZX")
     assert (child.killed, child.advance()) == (True, True)
     assert server.forks
+    named = (
+        'import json; print(json.dumps({"gipfel_probe": 1, "unit": open("/proc/self/comm").read().strip()}))'
+    )
+    assert said(named).unit == "probe.py"
 
 
 def test_without_a_server_or_with_one_that_died_each_probe_runs_by_itself(tmp_path: Path) -> None:

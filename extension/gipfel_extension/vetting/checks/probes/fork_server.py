@@ -22,7 +22,7 @@ import time
 import traceback
 from typing import Any
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _LARGEST = 1 << 16
 _REAP_S = 0.02
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
@@ -41,9 +41,14 @@ def main() -> None:
 
 def die_with(parent: int) -> None:
     """Let the kernel kill this process when its parent is gone."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def prctl(option: int, value: Any) -> None:
+    """Set a property of this process."""
+    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
 def problem_of_import() -> str:
@@ -117,6 +122,8 @@ def become(server: int, request: Any, descriptors: Any) -> None:
             os.close(source)
         os.environ.update(request["environment"])
         sys.argv = list(request["argv"])
+        # What `ps` shows: its command line stays the server's.
+        prctl(_PR_SET_NAME, os.path.basename(sys.argv[0]).encode())  # noqa: PTH119
         runpy.run_path(sys.argv[0], run_name="__main__")
         status = 0
     except SystemExit as ended:
