@@ -55,6 +55,13 @@ class GipfelExtension(ExtensionApp):
         help="The share of a minute from which a GPU counts as working, 0 to 1. Default: 0.05.",
     ).tag(config=True)
 
+    advice_hold = Float(
+        60.0,
+        min=0,
+        help="Seconds for which the samples must show why something is advised before the panel says so, and "
+        "for which they must not before it stops. Default: 60.",
+    ).tag(config=True)
+
     _reporting: asyncio.Task[None] | None = None
 
     @validate("interval")
@@ -71,6 +78,7 @@ class GipfelExtension(ExtensionApp):
             sources=tuple(self.sources) or ("host",),
             environment=dict(os.environ),
             log=self.log,
+            advice_hold_s=self.advice_hold,
         )
         self.settings["gipfel"] = self.telemetry
         self.settings["gipfel_vetting"] = ServerVetting({})

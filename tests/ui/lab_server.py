@@ -55,6 +55,8 @@ class LabServer:
             "--LabApp.news_url=None",
             "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
         ]
+        # What is advised is to be seen at once.
+        command += ["--GipfelExtension.advice_hold=0"]
         command += [f"--GipfelExtension.sources={source}" for source in self._sources]
         with (self._folder / "log").open("wb") as log:
             self._process = subprocess.Popen(command, env={**kept, **own}, stdout=log, stderr=log)

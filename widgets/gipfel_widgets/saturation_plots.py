@@ -5,7 +5,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from gipfel_extension.saturation import advise, document_of, score_table
+from gipfel_extension.saturation import Advice, advise, document_of, score_table
+from gipfel_extension.saturation.advice.steady import SteadyAdvice
 from gipfel_extension.saturation.shares import shares_of
 from gipfel_extension.telemetry.figures.gpu_lines import time_series_figure
 from gipfel_extension.telemetry.figures.heat import heat_figure
@@ -25,10 +26,21 @@ _SHORTEST_PAUSE_S = 5.0
 _SHARE = 0.05
 
 
-def document_and_plots(table: SampleTable, *, dark: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The score's document and all plots of a table; no plot where it holds no GPU."""
+def document_and_plots(
+    table: SampleTable, *, dark: bool, steady: SteadyAdvice | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The score's document and all plots of a table; no plot where it holds no GPU.
+
+    Parameters
+    ----------
+    steady
+        Keeps the advice of a live view from flickering.
+    """
     job = score_table(table)
-    document = document_of(job, advise(table, job))
+    advice = advise(table, job)
+    if steady is not None:
+        advice = steady.shown(0.0, table, _advice_of, advice, time.monotonic())
+    document = document_of(job, advice)
     if not table.gpus:
         return document, {}
     overview = Overview.of_table(table, _BUCKETS)
@@ -42,6 +54,10 @@ def document_and_plots(table: SampleTable, *, dark: bool) -> tuple[dict[str, Any
         "series": time_series_figure(overview, dark=dark),
         "shares": shares_figure(shares.time_ns, shares.points, dark=dark, simulated=table.simulated),
     }
+
+
+def _advice_of(table: SampleTable) -> tuple[Advice, ...]:
+    return advise(table, score_table(table))
 
 
 def whole_image(activity: dict[str, Any], plots: dict[str, Any]) -> bytes:
@@ -68,6 +84,7 @@ class PlotsThread:
         ended: threading.Event,
     ) -> None:
         self.dark = False
+        self._steady = SteadyAdvice()
         self._table = table
         self._publish = publish
         self._ended = ended
@@ -85,7 +102,7 @@ class PlotsThread:
             self._asked.clear()
             began = time.thread_time()
             try:
-                self._publish(*document_and_plots(self._table(), dark=self.dark))
+                self._publish(*document_and_plots(self._table(), dark=self.dark, steady=self._steady))
             except ReferenceError:
                 # Nobody holds the view any more.
                 return

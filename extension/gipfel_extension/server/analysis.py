@@ -5,10 +5,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..saturation import advise, document_of, score_table
+from ..saturation import Advice, advise, document_of, score_table
+from ..saturation.advice.steady import HOLD_S, SteadyAdvice
 from ..telemetry.events import Event, read_events
 from ..telemetry.ranks import gpus_by_rank, read_ranks
 from ..telemetry.sample import SampleTable
@@ -31,14 +33,26 @@ class Analysed:
     events: tuple[Event, ...]
 
 
-def judged(table: SampleTable, telemetry: Path) -> dict[str, Any]:
+#: The rules' advice on a table.
+Find = Callable[[SampleTable], tuple[Advice, ...]]
+#: Takes a table, the rules, and what they found in it; returns what of it is shown.
+Settle = Callable[[SampleTable, Find, tuple[Advice, ...]], tuple[Advice, ...]]
+
+
+def judged(table: SampleTable, telemetry: Path, settle: Settle | None = None) -> dict[str, Any]:
     """The document of ``gipfel score --json`` for a table of a run.
 
     ``means_s`` says over how many seconds its values are means, None where they are the samples.
     """
-    job = score_table(table, ranks=gpus_by_rank(read_ranks(telemetry)))
+    ranks = gpus_by_rank(read_ranks(telemetry))
     work = workload_of(program_of_run(telemetry.parent))
-    document = document_of(job, advise(table, job, workload=work), work)
+
+    def find(part: SampleTable) -> tuple[Advice, ...]:
+        return advise(part, score_table(part, ranks=ranks), workload=work)
+
+    job = score_table(table, ranks=ranks)
+    advice = advise(table, job, workload=work)
+    document = document_of(job, advice if settle is None else settle(table, find, advice), work)
     if table.source != MEANS:
         return {**document, "means_s": None}
     note = f"Scored by means over {table.interval:g} s, since this is a long time; a shorter one shows more."
@@ -58,6 +72,8 @@ class SaturationAnalysis:
         The windows, in seconds, that pages look at now.
     publish
         Takes what was found; called on the thread.
+    hold_s
+        Seconds that evidence must hold before an advice appears, and be gone before it disappears.
     """
 
     def __init__(
@@ -67,7 +83,10 @@ class SaturationAnalysis:
         wanted: Callable[[], set[float]],
         publish: Callable[[Analysed], None],
         log: logging.Logger,
+        *,
+        hold_s: float = HOLD_S,
     ) -> None:
+        self._steady = SteadyAdvice(hold_s)
         self._table = table
         self._telemetry = telemetry
         self._wanted = wanted
@@ -96,8 +115,10 @@ class SaturationAnalysis:
             started = time.thread_time()
             try:
                 events = read_events(self._telemetry) if wanted else ()
+                self._steady.keep(wanted)
                 for window in sorted(wanted):
-                    document = judged(self._table(window), self._telemetry)
+                    settle = partial(self._settle, window)
+                    document = judged(self._table(window), self._telemetry, settle)
                     self._publish(Analysed(window, document, events))
                 failing = False
             except Exception:  # noqa: BLE001 - a thread that ended would leave every page with an old score
@@ -106,6 +127,15 @@ class SaturationAnalysis:
                 failing = True
             spent = time.thread_time() - started
             self._rest(max(_SHORTEST_PAUSE_S, spent / _SHARE) if wanted else _SHORTEST_PAUSE_S, spent)
+
+    def _settle(
+        self,
+        window: float,
+        table: SampleTable,
+        find: Find,
+        advice: tuple[Advice, ...],
+    ) -> tuple[Advice, ...]:
+        return self._steady.shown(window, table, find, advice, time.monotonic())
 
     def _rest(self, pause_s: float, spent_s: float) -> None:
         """Wait for the next turn, or for somebody who asks; who asks often waits as long as scoring takes."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from gipfel_cluster.model import GipfelError
 
+from ..saturation.advice.steady import HOLD_S
 from ..telemetry.figures.metric_rows import MetricsFeed
 from ..telemetry.metrics import METRICS_FILE
 from ..telemetry.sample import Device, Sample, SampleTable
@@ -50,7 +51,7 @@ class SaturationBroadcast:
     The event loop reads no file and no socket: it takes what the thread hands over. Made on the event loop.
     """
 
-    def __init__(self, run: CurrentRun, log: logging.Logger) -> None:
+    def __init__(self, run: CurrentRun, log: logging.Logger, *, advice_hold_s: float = HOLD_S) -> None:
         self._run = run
         self._log = log
         self._loop = asyncio.get_running_loop()
@@ -66,7 +67,7 @@ class SaturationBroadcast:
         self._thread = threading.Thread(target=self._read, name="gipfel-saturation", daemon=True)
         self._thread.start()
         self._analysis = SaturationAnalysis(
-            self._table, run.folder.telemetry, self._windows, self._publish_score, log
+            self._table, run.folder.telemetry, self._windows, self._publish_score, log, hold_s=advice_hold_s
         )
 
     @property

@@ -10,6 +10,7 @@ from typing import Any
 
 from gipfel_cluster.model import GipfelError
 
+from ..saturation.advice.steady import HOLD_S
 from .broadcast import SaturationBroadcast
 from .recorders import RecorderProcess
 from .run import CurrentRun, current_run
@@ -31,6 +32,8 @@ class ServerTelemetry:
         What a server without a job records of its own machine.
     environment
         Where the job's run is named; kernels of an own run find it in ``os.environ``.
+    advice_hold_s
+        Seconds that evidence must hold before an advice appears, and be gone before it disappears.
     """
 
     def __init__(
@@ -40,7 +43,9 @@ class ServerTelemetry:
         sources: tuple[str, ...],
         environment: Mapping[str, str],
         log: logging.Logger,
+        advice_hold_s: float = HOLD_S,
     ) -> None:
+        self._advice_hold_s = advice_hold_s
         self._interval = interval
         self._sources = sources
         self._environment = environment
@@ -63,7 +68,7 @@ class ServerTelemetry:
                 if run.own:
                     await self._record(run, "job", self._sources, root_pid=os.getpid())
                     os.environ.update(run.environment)
-                self._running = (run, SaturationBroadcast(run, self._log))
+                self._running = (run, SaturationBroadcast(run, self._log, advice_hold_s=self._advice_hold_s))
         return self._running
 
     async def runs(self) -> list[dict[str, Any]]:

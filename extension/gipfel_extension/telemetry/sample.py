@@ -253,6 +253,14 @@ class SampleTable:
             kept[device] = {name: column[first:] for name, column in columns.items()}
         return replace(self, columns=kept)
 
+    def until(self, time_ns: int) -> "SampleTable":
+        """The samples before a time; devices stay, also without a sample."""
+        kept = {}
+        for device, columns in (self.columns or {}).items():
+            last = int(np.searchsorted(columns["time_ns"], time_ns))
+            kept[device] = {name: column[:last] for name, column in columns.items()}
+        return replace(self, columns=kept)
+
     def samples(self, device: Device) -> list[Sample]:
         """The rows of one device as samples; a missing value is None."""
         columns = self.of(device.uuid)
