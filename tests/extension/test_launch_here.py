@@ -1,6 +1,7 @@
 """A launch on this machine, without a container: its Python, its variables, and why it was restarted."""
 
 import json
+import platform
 import subprocess
 import sys
 import sysconfig
@@ -12,6 +13,7 @@ from gipfel_cluster.model import GipfelError
 from gipfel_extension.training.launch import Launch, Launched, launch
 from gipfel_extension.training.launches.interpreter import callers_python
 from gipfel_extension.training.spec import LaunchSpec
+from gipfel_extension.training.standpoint import ChosenRuntime, standpoint
 
 _PROGRAM = """
 import json, os, sys, time
@@ -90,6 +92,28 @@ def test_without_an_activated_environment_path_decides_unless_only_ours_has_torc
     assert callers_python({"PATH": f"{tmp_path}/without:/bin"}) == ""
     assert callers_python({"PATH": str(Path(sys.executable).parent)}) == ""
     assert callers_python({"PATH": str(tmp_path)}) == ""
+
+
+def test_a_runtime_for_images_takes_no_rank_of_this_machine(tmp_path: Path) -> None:
+    """It lacks what is installed beside the command, such as torch."""
+    python = tmp_path / "runtime" / "bin" / "python3"
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/sh\nexit 9\n")
+    python.chmod(0o755)
+    about = {"version": "1", "arch": platform.machine(), "key": "k", "distributions": {}}
+    prefix = str(tmp_path / "runtime")
+    (tmp_path / "runtime" / "runtime.json").write_text(json.dumps({**about, "prefix": prefix}))
+    (tmp_path / "train.py").touch()
+    environment = {
+        "PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "GIPFEL_RUNTIME": prefix, "GIPFEL_SCHEDULER": "local",
+    }  # fmt: skip
+    made = launch(LaunchSpec(target="train.py"), environment, directory=tmp_path, dry_run=True)
+    assert isinstance(made, Launched)
+    (image,) = [each for each in made.preflight if each.check == "image"]
+    assert image.verdict == "pass", image
+    job = standpoint(environment)
+    assert job.runtime("", "local") == ChosenRuntime(root=prefix, python=sys.executable)
+    assert job.runtime("", "slurm") == ChosenRuntime(root=prefix, python=str(python))
 
 
 def test_every_rank_of_a_notebook_runs_the_activated_environment(tmp_path: Path, virtual: Path) -> None:

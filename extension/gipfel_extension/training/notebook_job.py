@@ -149,7 +149,7 @@ def plan_notebook_job(
         raise GipfelError(f"This machine is one node, {options.nodes} were asked for.", "Leave --nodes out.")
     engine = options.engine or here.default("engine") or "bubblewrap"
     edf = here.edf(options.edf, engine, place) if options.edf else None
-    runtime = here.runtime(options.runtime)
+    runtime = here.runtime(options.runtime, scheduler)
     _check_image(edf, runtime, files)
     try:
         spec = JobSpec(

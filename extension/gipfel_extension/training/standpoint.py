@@ -85,8 +85,8 @@ class Standpoint(Protocol):
             Nobody could be asked.
         """
 
-    def runtime(self, given: str) -> ChosenRuntime:
-        """Choose the runtime.
+    def runtime(self, given: str, scheduler: str) -> ChosenRuntime:
+        """Choose the runtime, and the interpreter that runs a job of this scheduler.
 
         Raises
         ------
@@ -171,12 +171,13 @@ class OnHost:
         """Check it as this user."""
         return check_edf(file, environment=self._environment, directory=directory).diagnostics
 
-    def runtime(self, given: str) -> ChosenRuntime:
-        """The user's; its interpreter runs the job where the host can start it."""
+    def runtime(self, given: str, scheduler: str) -> ChosenRuntime:
+        """Return the user's; its interpreter runs the job where the nodes may lack this one."""
         found = find_runtime(given, self._environment)
-        if found is None:
-            return ChosenRuntime(root="", python=sys.executable)
-        return ChosenRuntime(root=found.root, python=found.host_python or sys.executable)
+        root = found.root if found else ""
+        # On this machine a job without a container sees what is installed beside this program: torch, say.
+        on_host = found.host_python if found and scheduler != "local" else None
+        return ChosenRuntime(root=root, python=on_host or sys.executable)
 
     def environment(self) -> dict[str, str]:
         """The user's, but for tokens and what belongs to the job that this is typed in."""
@@ -241,7 +242,7 @@ class InContainer:
         """Let the broker check the host's file."""
         return ask_now(self._socket, LintRequest(edf=file), LintAnswer).diagnostics
 
-    def runtime(self, given: str) -> ChosenRuntime:
+    def runtime(self, given: str, scheduler: str) -> ChosenRuntime:  # noqa: ARG002 - the job has one
         """The job's own, where none is given."""
         root = str(self.on_host(Path(given).expanduser())) if given else self._facts.runtime
         return ChosenRuntime(root=root, python=self._facts.python)

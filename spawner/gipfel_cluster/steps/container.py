@@ -97,7 +97,8 @@ def _runtime(plan: StepPlan, environment: Mapping[str, str], *, contained: bool)
     runtime = plan.setting.runtime
     built = Path(runtime.root, "runtime.json").is_file() or runtime.root.endswith(".sqsh")
     if not contained:
-        return runtime if runtime.host_python else Runtime.here()
+        # As for a job: the environment that runs this program, with whatever else is installed in it.
+        return Runtime.here()
     if built:
         return runtime
     found = find_runtime(plan.setting.wanted_runtime, environment)

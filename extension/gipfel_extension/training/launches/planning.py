@@ -225,7 +225,7 @@ def _request(
     plan: LaunchPlan, edf: ChosenEdf | None, here: Standpoint, environment: Mapping[str, str]
 ) -> JobRequest:
     spec = plan.spec
-    runtime = here.runtime(spec.runtime)
+    runtime = here.runtime(spec.runtime, plan.scheduler)
     if edf and edf.image and not runtime.root:
         raise GipfelError(
             "There is no runtime to mount into the image.",
