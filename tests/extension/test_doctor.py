@@ -123,6 +123,46 @@ def test_in_a_container_the_broker_is_what_counts(made):
     assert {each.status for each in found.values()} == {"not applicable"}
 
 
+def test_in_a_jobs_container_it_says_which_and_judges_what_is_there(made):
+    inside = {
+        "GIPFEL_RUN": "/home/ada/.gipfel/runs/alps-7", "GIPFEL_ENGINE": "bubblewrap", "GIPFEL_JOB_ID": "7",
+        "SLURM_JOB_ID": "7", "GIPFEL_NODE": "n1",
+    }  # fmt: skip
+    record = {"edf": {"name": "torch"}, "nodes": ["n1", "n2"], "options": {"gpus": 2}}
+    made.file("/home/ada/.gipfel/runs/alps-7/record.json", json.dumps(record))
+    made.file(
+        "/proc/self/mounts", "overlay / overlay rw 0 0\nnas:/r /home/ada/.gipfel/runs/alps-7 nfs4 rw 0 0\n"
+    )
+    machine = made.machine(**inside)
+    asked = {each.subject.name: each for each in probes(machine, operator=False)}
+    assert not {each.subject.name for each in asked.values() if each.subject.group == "Containers"}
+    found = asked["this job"].look(machine)
+    assert found.what == "7 on n1, 2 nodes, in the container of torch, entered by bubblewrap."
+    # Two GPUs were asked for and none is here.
+    found = gpus.nvml(machine)
+    assert (found.status, found.what) == (
+        "missing", "You asked for 2 GPUs and got none, because n1 has none, or gave this job none.",
+    )  # fmt: skip
+    assert found.fix == "Start it again on a node with GPUs."
+    found = directories.home(machine)
+    assert (found.status, "gone when the job ends" in found.what, "mounts = [" in found.fix) == (
+        "warning", True, True,
+    )  # fmt: skip
+    found = directories.runs(machine)
+    assert (found.status, "alps-7: writable" in found.what, "shared (nfs4)" in found.what) == (
+        "ok",
+        True,
+        True,
+    )
+    # The same job without a container, and no job at all.
+    plain = made.machine(**{**inside, "GIPFEL_ENGINE": "host"})
+    assert asked["this job"].look(plain).what == "7 on n1, 2 nodes, without a container."
+    assert directories.home(plain).status == "ok"
+    assert asked["this job"].look(made.machine()).status == "not applicable"
+    foreign = made.machine(SLURM_JOB_ID="9", SLURMD_NODENAME="n3")
+    assert asked["this job"].look(foreign).what == "9 on n3, not started by Gipfel."
+
+
 def test_only_the_engine_that_was_chosen_is_needed(made):
     engines = {"bubblewrap": lambda: "bwrap is not here.", "podman": lambda: "podman is not here."}
     looks = {name: containers.engine(name)[1] for name in engines}

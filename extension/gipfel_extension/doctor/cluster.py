@@ -3,7 +3,13 @@
 from collections.abc import Callable
 
 from gipfel_cluster.broker.client import ask_now
-from gipfel_cluster.broker.messages import FactsAnswer, FactsRequest, broker_socket
+from gipfel_cluster.broker.messages import (
+    FactsAnswer,
+    FactsRequest,
+    PartitionsAnswer,
+    PartitionsRequest,
+    broker_socket,
+)
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler.protocol import Partition
 from gipfel_cluster.scheduler.slurm_site import PARTITION_FIELDS, read_associations, read_partitions
@@ -44,10 +50,14 @@ def slurm(machine: Machine) -> Finding:
 
 def _described(machine: Machine, partitions: tuple[Partition, ...]) -> str:
     version = machine.run(("sinfo", "--version")).output.strip() or "Slurm"
+    return f"{version}; {_counted(partitions)}"
+
+
+def _counted(partitions: tuple[Partition, ...]) -> str:
     gpus = sum(gpu.count for each in partitions for gpu in each.all_gpus)
     names = ", ".join(each.name for each in partitions[:4]) + (" …" if len(partitions) > 4 else "")
     nodes = sum(each.nodes for each in partitions)
-    return f"{version}; partitions {names}: {nodes} nodes and {gpus} GPUs, counted by partition."
+    return f"partitions {names}: {nodes} nodes and {gpus} GPUs, counted by partition."
 
 
 def _slurm_fix(why: str) -> str:
@@ -94,4 +104,13 @@ def broker(machine: Machine) -> Finding:
         facts = ask_now(socket, FactsRequest(), FactsAnswer, limit=_BROKER_SECONDS)
     except GipfelError as error:
         return BROKER.missing(f"This job's broker does not answer: {error.problem}", error.fix or fix)
-    return BROKER.ok(f"The broker submits to {facts.scheduler} and runs containers by {facts.engine}.")
+    submits = f"The broker submits to {facts.scheduler} and runs containers by {facts.engine}."
+    if facts.scheduler != "slurm":
+        return BROKER.ok(submits)
+    try:
+        partitions = ask_now(socket, PartitionsRequest(), PartitionsAnswer, limit=_BROKER_SECONDS).partitions
+    except GipfelError as error:
+        return BROKER.missing(
+            f"Slurm does not answer the job's broker: {error.problem}", "On a login node: scontrol ping"
+        )
+    return BROKER.ok(f"{submits} Slurm answers: {_counted(partitions)}")

@@ -20,6 +20,8 @@ _SHARED = frozenset(
     ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "fuse.ceph", "wekafs", "panfs", "afs", "cifs", "smb3",
      "pvfs2", "orangefs", "glusterfs", "fuse.glusterfs", "9p", "virtiofs", "dvs", "fuse.sshfs")
 )  # fmt: skip
+# Of a container's own root, which ends with it.
+_PASSING = frozenset(("overlay", "tmpfs", "ramfs", "fuse.fuse-overlayfs"))
 _ESCAPED = (("\\040", " "), ("\\011", "\t"), ("\\134", "\\"))
 
 
@@ -27,11 +29,20 @@ def home(machine: Machine) -> Finding:
     """Look at the home directory, where EDFs and settings are."""
     if not machine.home:
         return HOME.missing(f"User {machine.user} has no home directory.", "export HOME=DIRECTORY")
-    return _examined(machine, HOME, Path(machine.home), "export HOME=DIRECTORY that you may write to")
+    found = _examined(machine, HOME, Path(machine.home), "export HOME=DIRECTORY that you may write to")
+    if found.status == "ok" and machine.in_container and file_system(machine, Path(machine.home)) in _PASSING:
+        return HOME.warning(
+            f"{machine.home} is the container's own: what is written there is gone when the job ends.",
+            'Save where the lab opens, or add to the EDF: mounts = ["${HOME}/work:/work"]',
+        )
+    return found
 
 
 def runs(machine: Machine) -> Finding:
-    """Look at the directory of all run folders."""
+    """Look at the directory of all run folders; in a container, which has the job's alone, at that one."""
+    own = machine.environment.get("GIPFEL_RUN", "")
+    if machine.in_container:
+        return _examined(machine, RUNS, Path(own), "Stop this server and start it again.")
     given = machine.environment.get("GIPFEL_RUNS", "")
     path = Path(given or Path(machine.home or "/", ".gipfel", "runs"))
     if given.startswith("~"):

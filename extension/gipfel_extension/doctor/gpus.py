@@ -8,7 +8,9 @@ from pydantic import ValidationError
 
 from gipfel_cluster.model import Frozen
 
+from ..server.asked_gpus import missing_gpus
 from .finding import Finding, Subject
+from .job import record_of
 from .machine import Machine
 
 NVML = Subject(name="NVIDIA (NVML)", group="GPUs")
@@ -30,6 +32,12 @@ class _Opened(Frozen):
 def nvml(machine: Machine) -> Finding:
     """Count the GPUs that NVIDIA's driver shows this process."""
     if not _has_nvidia(machine):
+        given = machine.environment
+        node = given.get("GIPFEL_NODE") or given.get("SLURMD_NODENAME") or "this node"
+        lacking = missing_gpus(record_of(machine), (), node, machine.path("/dev"))
+        if lacking and not machine.path("/dev/kfd").exists():
+            what, _, fix = lacking.rstrip(".").rpartition(". ")
+            return NVML.missing(f"{what}.", f"{fix}.")
         return NVML.not_applicable(_NONE)
     if machine.environment.get("CUDA_VISIBLE_DEVICES") == "":
         return NVML.not_applicable(

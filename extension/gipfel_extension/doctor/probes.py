@@ -1,6 +1,6 @@
 """All probes, in the order in which they are shown."""
 
-from . import cluster, containers, directories, gpus, network, operating, versions
+from . import cluster, containers, directories, gpus, job, network, operating, versions
 from .examine import Probe
 from .machine import Machine
 
@@ -8,15 +8,20 @@ from .machine import Machine
 def probes(machine: Machine, *, operator: bool) -> tuple[Probe, ...]:
     """List what is to be asked of a machine, with what only a hub needs for its operators."""
     engines = (containers.engine(name) for name in machine.engines)
-    found = (
-        Probe(cluster.SLURM, cluster.slurm),
-        Probe(cluster.ACCOUNT, cluster.account),
-        Probe(cluster.BROKER, cluster.broker),
+    outside = (
         *(Probe(subject, look) for subject, look in engines),
         Probe(containers.NAMESPACES, containers.namespaces),
         Probe(containers.FUSE, containers.fuse),
         Probe(containers.SUBORDINATE, containers.subordinate),
         Probe(containers.RUNTIME, containers.runtime),
+    )
+    found = (
+        Probe(job.JOB, job.job),
+        Probe(cluster.SLURM, cluster.slurm),
+        Probe(cluster.ACCOUNT, cluster.account),
+        Probe(cluster.BROKER, cluster.broker),
+        # What the image has says nothing of what the job's node runs containers with.
+        *(() if machine.in_container else outside),
         Probe(gpus.NVML, gpus.nvml),
         Probe(gpus.PROFILING, gpus.profiling),
         Probe(gpus.AMD, gpus.amd),

@@ -87,9 +87,11 @@ def version_of(name: str) -> str:
         return ""
 
 
-def training(machine: Machine) -> Finding:  # noqa: ARG001 - that of this interpreter
+def training(machine: Machine) -> Finding:
     """Look for torch, which launches without an EDF take from here."""
     version = version_of("torch")
+    if not version and machine.in_container:
+        return TRAINING.not_applicable("Not in Gipfel's own Python; launches and kernels use the image's.")
     if not version:
         return TRAINING.not_applicable(
             "Not installed here; a launch in an EDF uses its image's.", "pip install 'gipfel[train]'"
@@ -107,6 +109,8 @@ def programs(machine: Machine) -> Finding:
         answer = machine.run((path, option))
         number = _NUMBER.search(f"{answer.output}\n{answer.errors}")
         found.append(f"{program} {number[0] if number else 'of an unknown version'}")
+    if not found and machine.in_container:
+        return PROGRAMS.not_applicable("The job's node has those that containers need.")
     if not found:
         return PROGRAMS.not_applicable("None of those that containers need is here.")
     return PROGRAMS.ok(f"{', '.join(found)}.")
