@@ -1,4 +1,9 @@
-import { ILayoutRestorer, type JupyterFrontEnd, type JupyterFrontEndPlugin } from '@jupyterlab/application';
+import {
+  ILabShell,
+  ILayoutRestorer,
+  type JupyterFrontEnd,
+  type JupyterFrontEndPlugin
+} from '@jupyterlab/application';
 import { ICommandPalette, IThemeManager } from '@jupyterlab/apputils';
 import { IEditorServices } from '@jupyterlab/codeeditor';
 import { ILauncher } from '@jupyterlab/launcher';
@@ -36,7 +41,8 @@ const panel: JupyterFrontEndPlugin<void> = {
     IThemeManager,
     ITranslator,
     ILauncher,
-    IStateDB
+    IStateDB,
+    ILabShell
   ],
   activate: (
     app: JupyterFrontEnd,
@@ -47,7 +53,8 @@ const panel: JupyterFrontEndPlugin<void> = {
     themes: IThemeManager | null,
     translator: ITranslator | null,
     launcher: ILauncher | null,
-    state: IStateDB | null
+    state: IStateDB | null,
+    shell: ILabShell | null
   ) => {
     const trans = (translator ?? nullTranslator).load('gipfel');
     const model = new SaturationModel(new GipfelRequests(app.serviceManager.serverSettings));
@@ -62,6 +69,9 @@ const panel: JupyterFrontEndPlugin<void> = {
     const widget = new GipfelPanel(model, sections, trans);
     addCommands(app, model, trans, palette);
     app.shell.add(widget, 'right', { rank: 700, type: 'Gipfel' });
+    shell?.layoutModified.connect(() => {
+      widget.fitLayout();
+    });
     restorer?.add(widget, widget.id);
     void addToLauncher(app, launcher, palette, trans);
     void showAtFirstVisit(app, state, widget.id);

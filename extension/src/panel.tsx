@@ -22,10 +22,21 @@ export class GipfelPanel extends ReactWidget {
     this.title.icon = mountainIcon;
     this.title.caption = trans.__('Gipfel: saturation of GPUs and host');
     document.addEventListener('visibilitychange', this._onVisibility);
+    window.addEventListener('resize', this._onLayout);
+  }
+
+  /** Have the lab measure the panel again where its least width has changed with the window or the left sidebar. */
+  fitLayout(): void {
+    const { minWidth } = getComputedStyle(this.node);
+    if (minWidth !== this._minWidth) {
+      this._minWidth = minWidth;
+      this.parent?.fit();
+    }
   }
 
   override dispose(): void {
     document.removeEventListener('visibilitychange', this._onVisibility);
+    window.removeEventListener('resize', this._onLayout);
     for (const section of this.sections) {
       section.setVisible?.(false);
     }
@@ -74,6 +85,11 @@ export class GipfelPanel extends ReactWidget {
     }
   };
 
+  private readonly _onLayout = (): void => {
+    this.fitLayout();
+  };
+
   private readonly _visibleChanged = new Signal<this, boolean>(this);
   private _visible = false;
+  private _minWidth = '';
 }

@@ -161,7 +161,7 @@ def test_it_stands_still_and_goes_on_by_keyboard(lab):
 
 
 def test_advice_shows_its_evidence_on_the_plot(lab):
-    show = lab.panel.locator(".jp-Gipfel-advice .jp-Gipfel-link").first
+    show = lab.panel.locator(".jp-Gipfel-advice button").first
     expect(show).to_be_visible(timeout=_SOON_MS)
     show.click()
     expect(lab.panel.get_by_text("back to live")).to_be_visible()
@@ -196,12 +196,45 @@ def test_it_is_readable_in_the_dark_and_when_narrow(lab, screenshot, width):
     if width == 640:
         lab.choose_theme("JupyterLab Dark")
     lab.page.set_viewport_size({"width": width, "height": 1000})
+    # The file browser is open on the other side: nothing leaves the window all the same.
+    expect(lab.page.locator("#jp-left-stack")).to_be_visible()
+    lab.page.wait_for_function(
+        """() => {
+          const [panel, bar] = ['#gipfel-panel', '.jp-SideBar.jp-mod-right']
+            .map(each => document.querySelector(each).getBoundingClientRect().right);
+          return panel < bar && bar <= innerWidth;
+        }""",
+        timeout=_SOON_MS,
+    )
     lab.page.wait_for_timeout(1500)
     screenshot(lab.page, f"22-saturation-dark-{width}")
     overflow = lab.panel.evaluate("node => node.scrollWidth - node.clientWidth")
     assert overflow <= 0
     ink = plot(lab, "job").evaluate("node => node.layout.font.color")
     assert ink != plot(lab, "job").evaluate("node => getComputedStyle(node).backgroundColor")
+    beyond = lab.panel.evaluate(
+        """panel => [...panel.querySelectorAll('button, select, summary, a, input, p, li, h2, h3')]
+             .filter(each => each.checkVisibility() && !each.closest('.jp-Gipfel-scroll'))
+             .filter(each => each.getBoundingClientRect().right > panel.getBoundingClientRect().right)
+             .map(each => each.outerHTML)"""
+    )
+    assert beyond == []
+
+
+def test_the_controls_are_buttons_in_one_row_and_tell_of_themselves(lab):
+    toolbar = lab.panel.get_by_role("toolbar", name="What is shown")
+    centres = toolbar.evaluate(
+        """node => [...node.children].map(each => each.getBoundingClientRect())
+             .map(box => Math.round((box.top + box.bottom) / 2))"""
+    )
+    assert len(centres) == 5
+    assert max(centres) - min(centres) <= 2
+    compare = toolbar.get_by_role("button", name="Compare")
+    assert compare.evaluate("node => getComputedStyle(node).borderTopWidth") == "1px"
+    compare.press("Enter")
+    expect(compare).to_have_attribute("aria-pressed", "true")
+    compare.press("Enter")
+    expect(compare).to_have_attribute("aria-pressed", "false")
 
 
 def test_plotly_comes_compressed_and_is_kept_by_the_browser(lab):

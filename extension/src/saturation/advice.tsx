@@ -35,7 +35,7 @@ export function AdviceList(props: {
       </ul>
       {advice.length > FIRST && (
         <button
-          className="jp-Gipfel-link"
+          className="jp-Gipfel-button jp-mod-small"
           aria-expanded={all}
           onClick={() => {
             setAll(!all);
@@ -66,12 +66,12 @@ function Item(props: {
         </a>
       </p>
       <button
-        className="jp-Gipfel-link"
+        className="jp-Gipfel-button jp-mod-small"
         onClick={() => {
           show(advice, model);
         }}
       >
-        {trans.__('show')}
+        {trans.__('Show')}
         <span className="jp-Gipfel-hidden"> {trans.__('the evidence on the plots')}</span>
       </button>
     </li>

@@ -150,7 +150,11 @@ function Lines(props: { figure: IFigure; label: string }): React.JSX.Element {
       view.dispose();
     };
   }, [props.figure]);
-  return <div className="jp-Gipfel-figure" role="figure" aria-label={props.label} ref={node} />;
+  return (
+    <div className="jp-Gipfel-scroll">
+      <div className="jp-Gipfel-figure" role="figure" aria-label={props.label} ref={node} />
+    </div>
+  );
 }
 
 function number(value: number | null): string {

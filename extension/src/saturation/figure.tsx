@@ -39,7 +39,9 @@ export function Figure(props: IFigureProps): React.JSX.Element {
       {failed && (
         <Notice error shape="✗" text={trans.__('This plot could not be drawn. Reload this page.')} />
       )}
-      <div className="jp-Gipfel-figure" role="figure" aria-label={label} data-figure={name} ref={node} />
+      <div className="jp-Gipfel-scroll">
+        <div className="jp-Gipfel-figure" role="figure" aria-label={label} data-figure={name} ref={node} />
+      </div>
     </>
   );
 }

@@ -45,13 +45,14 @@ export function Toolbar(props: IToolbarProps): React.JSX.Element {
       )}
       <SaveAs {...props} />
       <button
-        className="jp-Gipfel-link"
+        className="jp-Gipfel-button jp-mod-small"
+        title={trans.__('Compare with another run')}
         aria-pressed={props.comparing}
         onClick={() => {
           props.onCompare();
         }}
       >
-        {trans.__('compare')}
+        {trans.__('Compare')}
       </button>
       {model.shown.span && <Stretch span={model.shown.span} model={model} trans={trans} />}
     </div>
@@ -126,11 +127,11 @@ function Stretch(props: {
       <button className="jp-Gipfel-icon" aria-label={trans.__('Later')} onClick={show(0.5, 0.5)}>
         ›
       </button>
-      <button className="jp-Gipfel-link" onClick={show(-0.5, 0.5)}>
-        {trans.__('wider')}
+      <button className="jp-Gipfel-button jp-mod-small" onClick={show(-0.5, 0.5)}>
+        {trans.__('Wider')}
       </button>
-      <button className="jp-Gipfel-link" onClick={back}>
-        {model.shown.runName === '' ? trans.__('back to live') : trans.__('whole run')}
+      <button className="jp-Gipfel-button jp-mod-small" onClick={back}>
+        {model.shown.runName === '' ? trans.__('Back to live') : trans.__('Whole run')}
       </button>
     </span>
   );
