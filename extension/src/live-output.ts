@@ -4,6 +4,9 @@ import type { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { Panel, Widget } from '@lumino/widgets';
 
+import { savedLaunch } from './launches/commands';
+import { SavedLaunch } from './launches/saved';
+
 /** Gipfel's widgets put it beside their own type: the rest of the output is the saved view of the widget. */
 const LIVE_MIME_TYPE = 'application/vnd.gipfel.live+json';
 const WIDGET_MIME_TYPE = 'application/vnd.jupyter.widget-view+json';
@@ -39,7 +42,7 @@ export function addLiveOutputs(
         {
           safe: false,
           mimeTypes: [LIVE_MIME_TYPE],
-          createRenderer: () => new LiveOutput(rendermime, registry, trans)
+          createRenderer: () => new LiveOutput(rendermime, registry, trans, id => savedLaunch(app, trans, id))
         },
         RANK
       );
@@ -52,11 +55,13 @@ class LiveOutput extends Panel implements IRenderMime.IRenderer {
   /**
    * @param rendermime The notebook's renderers, among them the one of widgets that has the notebook's manager.
    * @param registry The page's, whose renderer of widgets has no manager.
+   * @param askLaunch Asks the notebook server for a launch by its id.
    */
   constructor(
     private readonly rendermime: IRenderMimeRegistry,
     private readonly registry: IRenderMimeRegistry,
-    private readonly trans: TranslationBundle
+    private readonly trans: TranslationBundle,
+    private readonly askLaunch: (id: string) => Promise<SavedLaunch | null>
   ) {
     super();
     this.addClass('jp-Gipfel-live');
@@ -64,8 +69,11 @@ class LiveOutput extends Panel implements IRenderMime.IRenderer {
 
   renderModel(model: IRenderMime.IMimeModel): Promise<void> {
     window.clearTimeout(this._timer);
+    // What is shown goes for the new output, rather than because its kernel has closed it.
+    this._model = null;
     [this._saved, this._note, this._holder].forEach(each => each?.dispose());
     this._saved = this._note = this._holder = null;
+    this._asking = false;
     this._model = model;
     this._began = Date.now();
     this._retryMs = SHORTEST_RETRY_MS;
@@ -101,7 +109,8 @@ class LiveOutput extends Panel implements IRenderMime.IRenderer {
     if (!this._saved && (failed || waited > SAVED_MS)) {
       this._showSaved(model);
     }
-    this._setNote(!failed && waited > NOTE_MS);
+    // The server's view of a launch is not an old one.
+    this._setNote(!failed && waited > NOTE_MS && !(this._saved instanceof SavedLaunch));
     const next = Math.min(LONGEST_LOOK_MS, Math.max(SHORTEST_LOOK_MS, waited / 10));
     this._timer = window.setTimeout(() => {
       this._look();
@@ -124,6 +133,7 @@ class LiveOutput extends Panel implements IRenderMime.IRenderer {
 
   private _showLive(view: Widget): void {
     this._holder?.show();
+    this._asking = false;
     this._setNote(false);
     this._dropSaved();
     view.disposed.connect(() => {
@@ -134,15 +144,36 @@ class LiveOutput extends Panel implements IRenderMime.IRenderer {
     });
   }
 
+  /** What the notebook server knows of a launch, which goes on without its cell; else what the notebook has kept. */
   private _showSaved(model: IRenderMime.IMimeModel): void {
+    const launch = (model.data[LIVE_MIME_TYPE] as { launch?: unknown } | undefined)?.launch;
+    if (typeof launch !== 'string') {
+      this._showKept(model);
+    } else if (!this._asking) {
+      this._asking = true;
+      void this.askLaunch(launch).then(found => {
+        if (this.isDisposed || model !== this._model || !this._asking) {
+          found?.dispose();
+        } else if (found) {
+          this._saved = found;
+          this.insertWidget(0, found);
+        } else {
+          this._showKept(model);
+        }
+      });
+    }
+  }
+
+  private _showKept(model: IRenderMime.IMimeModel): void {
     const saved = Object.fromEntries(
       Object.entries(model.data).filter(([type]) => type !== LIVE_MIME_TYPE && type !== WIDGET_MIME_TYPE)
     );
     const type = this.rendermime.preferredMimeType(saved, model.trusted ? 'any' : 'ensure');
     if (type !== undefined) {
-      this._saved = this.rendermime.createRenderer(type);
-      this.insertWidget(0, this._saved);
-      void this._saved.renderModel(model).catch(() => undefined);
+      const kept = this.rendermime.createRenderer(type);
+      this._saved = kept;
+      this.insertWidget(0, kept);
+      void kept.renderModel(model).catch(() => undefined);
     }
   }
 
@@ -172,7 +203,9 @@ class LiveOutput extends Panel implements IRenderMime.IRenderer {
   }
 
   private _model: IRenderMime.IMimeModel | null = null;
-  private _saved: IRenderMime.IRenderer | null = null;
+  private _saved: Widget | null = null;
+  /** Whether the server was asked for the launch, and nothing live is shown since. */
+  private _asking = false;
   private _holder: IHolder | null = null;
   private _note: Widget | null = null;
   private _timer = 0;

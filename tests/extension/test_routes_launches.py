@@ -107,6 +107,12 @@ def test_launches_are_listed_read_stopped_and_launched_again(start_server: Any) 
 
     name = first()["id"]
     assert name == f"{Path(run).name}/1"
+    # One alone, as a saved cell asks for it.
+    status, answer = server.call(f"gipfel/launches?{urlencode({'launch': name})}")
+    assert (status, [each["id"] for each in answer["launches"]]) == (200, [name])
+    for other in (f"{name}0", "../1", "x/1"):
+        status, answer = server.call(f"gipfel/launches?{urlencode({'launch': other})}")
+        assert (status, "There is no" in answer["message"]) == (400, True), answer
 
     def log(**more: Any) -> dict[str, Any]:
         status, answer = server.call("gipfel/launches/log", "POST", {"launch": name, **more})

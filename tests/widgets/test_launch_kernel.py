@@ -13,6 +13,7 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
 from gipfel_extension.training.launch import Launch
+from gipfel_widgets.shown import LIVE
 
 _LIMIT_S = 120.0
 _README = Path(__file__).resolve().parents[2] / "README.md"
@@ -23,6 +24,19 @@ while not pathlib.Path("go").exists():
     step += 1
     print("rank", os.environ["RANK"], "step", step, flush=True)
     time.sleep(0.2)
+"""
+
+_CHANGING = """\
+import threading, time
+from gipfel_widgets.launching.view import LaunchView
+view = LaunchView()
+
+def change():
+    for step in range(1_000_000):
+        view.document = {"phase": "running", "step": step}
+        time.sleep(0.0005)
+
+threading.Thread(target=change, daemon=True).start()
 """
 
 
@@ -86,6 +100,21 @@ class _Kernel:
         content = {"comm_id": self.comm, "data": {"method": "custom", "content": message}}
         self.client.shell_channel.send(self.client.session.msg("comm_msg", content))
 
+    def state(self) -> dict[str, Any]:
+        """Ask for the whole state of the view as a page does after a reload, which takes the first answer."""
+        content = {"comm_id": self.comm, "data": {"method": "request_state"}}
+        asked = self.client.session.msg("comm_msg", content)
+        self.client.shell_channel.send(asked)
+        end = time.monotonic() + _LIMIT_S
+        while time.monotonic() < end:
+            message = self.look(1.0)
+            if message is not None and message["parent_header"].get("msg_id") == asked["header"]["msg_id"]:
+                data = message["content"].get("data", {})
+                if data.get("method") == "update":
+                    found: dict[str, Any] = data["state"]
+                    return found
+        raise AssertionError("the view does not answer")
+
     def close(self) -> None:
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=True)
@@ -111,6 +140,15 @@ def kernels(tmp_path: Path, runs: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         launch = Launch(folder)
         launch.stop()
         assert launch.wait(_LIMIT_S) is not None
+
+
+def test_a_reloaded_page_finds_a_view_that_changes_all_the_time(kernels: Callable[[], _Kernel]) -> None:
+    kernel = kernels()
+    assert kernel.run(_CHANGING) == []
+    kernel.look_until(lambda: len(kernel.documents) > 2)
+    states = [kernel.state() for _ in range(20)]
+    assert {each.get("_model_module") for each in states} == {"anywidget"}
+    assert states[-1]["document"]["step"] > states[0]["document"]["step"]
 
 
 def _readme_cell() -> str:
@@ -146,6 +184,8 @@ def test_a_cell_ends_when_its_launch_has_started_and_another_kernel_finds_it(
     assert "torch.distributed.run" in before[-1]["command"]
     assert {each["verdict"] for each in before[-1]["preflight"]} == {"pass"}
     assert "application/vnd.jupyter.widget-view+json" in kernel.shown[0]
+    # Before it starts nothing can name it; afterwards a saved notebook does.
+    assert [each[LIVE] for each in kernel.shown] == [{}, {"launch": "local-1/1"}]
     launch = Launch.open(runs / "local-1" / "launches" / "1")
     assert launch.state.phase == "running"
     # Run again, it is the same one; a mistake is one line.

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import anywidget
 import traitlets
 
 from gipfel_cluster.model import one_line
@@ -23,6 +22,7 @@ from gipfel_extension.telemetry.metrics import METRICS_FILE, UserMetrics, read_m
 from gipfel_extension.telemetry.sample import Sample, SampleTable
 from gipfel_extension.telemetry.stream import SaturationFeed
 
+from .live import LiveWidget
 from .plot import SaturationPlot, describe
 from .run import KernelRun, present_run, run_at
 from .saturation_plots import PlotsThread, document_and_plots, whole_image
@@ -38,7 +38,7 @@ _SHORTEST_SPAN_S = 10.0
 _NO_RUN = "Nothing is recorded here. Open the Gipfel panel, or measure with gipfel_widgets.measure()."
 
 
-class Saturation(anywidget.AnyWidget):
+class Saturation(LiveWidget):
     """What GPUs and host of a run do, live: lines, score and losses, heat map, and the CUG25 paper's figures.
 
     A thread reads the run until :meth:`stop`, :meth:`close` or the kernel's end. In a saved notebook the cell

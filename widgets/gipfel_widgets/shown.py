@@ -8,13 +8,14 @@ Bundle = dict[str, Any]
 LIVE = "application/vnd.gipfel.live+json"
 
 
-def widget_bundle(model_id: str) -> Bundle:
+def widget_bundle(model_id: str, launch: str = "") -> Bundle:
     """Return what JupyterLab prefers to a figure and an image beside it.
 
-    Where the lab extension is installed, those are shown as the saved view until the widget's model is found.
+    Where the lab extension is installed, those are shown as the saved view until the widget's model is found;
+    of a launch, by its id, rather what the notebook server knows of it.
     """
     view = {"version_major": 2, "version_minor": 1, "model_id": model_id}
-    return {"application/vnd.jupyter.widget-view+json": view, LIVE: {}}
+    return {"application/vnd.jupyter.widget-view+json": view, LIVE: {"launch": launch} if launch else {}}
 
 
 class Shown:

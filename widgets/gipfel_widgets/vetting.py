@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import anywidget
 import traitlets
 
 from gipfel_cluster.model import GipfelError, one_line
@@ -26,6 +25,7 @@ from gipfel_extension.vetting.protocol_search import find_protocol
 from gipfel_extension.vetting.report import VettingReport
 from gipfel_extension.vetting.report_file import ReportFile
 
+from .live import LiveWidget
 from .run import KernelRun, node_name, present_run
 from .shown import Shown, widget_bundle
 
@@ -44,7 +44,7 @@ class ReturnedReport(VettingReport):
     __str__ = __repr__
 
 
-class Vetting(anywidget.AnyWidget):
+class Vetting(LiveWidget):
     """Nodes x checks of a run's newest vetting, live as long as that runs; a table in a saved notebook.
 
     Parameters

@@ -46,13 +46,14 @@ class FileQuery(LaunchRequest):
 
 
 class LaunchesRouteHandler(GipfelRouteHandler):
-    """All of them."""
+    """All of them, or one."""
 
     @route
     async def get(self) -> None:
-        """Answer the newest, those that run first."""
+        """Answer the newest, those that run first; with ``?launch=ID`` that one alone."""
         await self.settle_run()
-        self.finish({"launches": await asyncio.to_thread(list_launches, os.environ)})
+        only = self.get_query_argument("launch", "")
+        self.finish({"launches": await asyncio.to_thread(list_launches, os.environ, only)})
 
     async def settle_run(self) -> None:
         """Have the server's own run named in its variables, where it has one."""

@@ -31,8 +31,18 @@ class LogPosition(Frozen):
     inside: tuple[int, ...] = ()
 
 
-def list_launches(environment: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The newest launches of all runs, the newest first, those that run before all others."""
+def list_launches(environment: Mapping[str, str], only: str = "") -> list[dict[str, Any]]:
+    """Return the newest launches of all runs, the newest first, those that run before all others.
+
+    With an ``id`` in ``only`` that launch alone, however old it is.
+
+    Raises
+    ------
+    GipfelError
+        There is no launch of that ``id``.
+    """
+    if only:
+        return [listed(launch_called(only, environment))]
     newest = reversed(known_folders(environment, everywhere=True)[-_MOST:])
     found = [listed(Launch(folder)) for folder in newest]
     return sorted(found, key=lambda each: each["phase"] == "ended")

@@ -4,8 +4,10 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 
 import { mountainIcon } from '../icon';
 import type { ISection } from '../section';
+import type { ILaunchActions } from './actions';
 import { LaunchesModel } from './model';
 import { LaunchRequests } from './requests';
+import { SavedLaunch } from './saved';
 import { launchesSection } from './section';
 
 /** The command that opens a notebook with a launch cell. */
@@ -44,13 +46,7 @@ export function addLaunches(
 ): ISection {
   const requests = new LaunchRequests(app.serviceManager.serverSettings);
   const model = new LaunchesModel(requests);
-  const openNotebook = (id: string): void => {
-    void model.notebook(id).then(path => {
-      if (path !== null) {
-        void app.commands.execute('docmanager:open', { path });
-      }
-    });
-  };
+  const { openNotebook, newLaunch } = actionsOf(app, model);
   Object.assign(globalThis, {
     [Symbol.for('gipfel.openLaunch')]: openNotebook,
     [Symbol.for('gipfel.launchFile')]: requests.fileUrl.bind(requests)
@@ -72,12 +68,33 @@ export function addLaunches(
     }
   });
   palette?.addItem({ command: NEW_LAUNCH, category: trans.__('Gipfel') });
-  return launchesSection(model, trans, {
-    openNotebook,
+  return launchesSection(model, trans, { openNotebook, newLaunch });
+}
+
+/** A launch in a saved cell, by its id; null where this notebook server does not know it. */
+export async function savedLaunch(
+  app: JupyterFrontEnd,
+  trans: TranslationBundle,
+  id: string
+): Promise<SavedLaunch | null> {
+  const model = new LaunchesModel(new LaunchRequests(app.serviceManager.serverSettings), id);
+  await model.refresh();
+  return model.items === null ? null : new SavedLaunch(model, trans, actionsOf(app, model));
+}
+
+function actionsOf(app: JupyterFrontEnd, model: LaunchesModel): ILaunchActions {
+  return {
+    openNotebook: id => {
+      void model.notebook(id).then(path => {
+        if (path !== null) {
+          void app.commands.execute('docmanager:open', { path });
+        }
+      });
+    },
     newLaunch: () => {
       void app.commands.execute(NEW_LAUNCH);
     }
-  });
+  };
 }
 
 /** Run the only cell of a new notebook as soon as its kernel answers. */

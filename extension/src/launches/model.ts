@@ -7,7 +7,11 @@ const MOST_LINES = 2_000;
 
 /** The user's launches, those that run first, then the newest; and the log that is open. */
 export class LaunchesModel extends WorkModel<ILaunch> {
-  constructor(readonly requests: LaunchRequests) {
+  /** @param _only The id of the launch that is shown alone; empty for all. */
+  constructor(
+    readonly requests: LaunchRequests,
+    private readonly _only = ''
+  ) {
     super();
   }
 
@@ -76,7 +80,7 @@ export class LaunchesModel extends WorkModel<ILaunch> {
   }
 
   protected override list(): Promise<readonly ILaunch[]> {
-    return this.requests.list();
+    return this.requests.list(this._only);
   }
 
   private async _readLog(): Promise<void> {

@@ -61,8 +61,11 @@ export interface ILogPage {
 export class LaunchRequests {
   constructor(private readonly _settings: ServerConnection.ISettings) {}
 
-  async list(): Promise<readonly ILaunch[]> {
-    return (await this._request<{ launches: readonly ILaunch[] }>('')).launches;
+  /** The newest, or with an id that one alone. */
+  async list(launch = ''): Promise<readonly ILaunch[]> {
+    const query = launch === '' ? '' : URLExt.objectToQueryString({ launch });
+    const path = `launches${query}`;
+    return (await answerOf<{ launches: readonly ILaunch[] }>(this._settings, path)).launches;
   }
 
   log(launch: string, position: LogPosition | null, rank: number | null): Promise<ILogPage> {
@@ -88,7 +91,7 @@ export class LaunchRequests {
     return url + URLExt.objectToQueryString({ launch, rank: String(rank) });
   }
 
-  private _request<T>(path: string, method = 'GET', body?: unknown): Promise<T> {
+  private _request<T>(path: string, method: string, body: unknown): Promise<T> {
     return answerOf(this._settings, URLExt.join('launches', path), method, body);
   }
 }

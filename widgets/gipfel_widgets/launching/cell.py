@@ -169,6 +169,8 @@ class LaunchCell:
         if launch is None:
             return
         self._launch = launch
+        # Which launch it is, so that a saved notebook shows it without this kernel.
+        self._output.show(view.bundle())
         words, code = self._form.words() if self._form else ([], "")
         note = f"launch {launch.folder.name} is the same and runs already: this is it." if same else ""
         self._say(f"{note} The same as a cell: {equivalent(words, code)}".strip(), again=same)

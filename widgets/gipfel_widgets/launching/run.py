@@ -172,6 +172,9 @@ def run_cell(asked: Asked, output: CellOutput, face: Face, *, attended: bool) ->
     if launch is None:
         output.show(face.paper())
         return None
+    if attended:
+        # Which launch it is, so that a saved notebook shows it without this kernel.
+        output.show(face.bundle())
     if same:
         # Not in the output, which later ones replace.
         print(  # noqa: T201 - what a cell says

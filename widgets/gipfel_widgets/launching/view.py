@@ -6,15 +6,16 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-import anywidget
 import traitlets
 
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.telemetry.figures.clock import CLOCK_SCRIPT
 from gipfel_extension.training.launch import Launch
+from gipfel_extension.training.launches.glance import launch_id
 from gipfel_extension.training.launches.log_tail import LogRow
 from gipfel_extension.training.preflight import CheckOutcome, Holder
 
+from ..live import LiveWidget
 from ..shown import widget_bundle
 from .follow import FollowedLaunch
 from .paper import launch_html, launch_text
@@ -27,7 +28,7 @@ _END_S = 3.0
 _EMPTY: dict[str, Any] = {"phase": "preflight", "word": "preflight", "says": "", "preflight": []}
 
 
-class LaunchView(anywidget.AnyWidget):
+class LaunchView(LiveWidget):
     """A launch as it goes on: phases, progress, the merged log with a filter, and a button that stops it.
 
     A thread reads the launch's folder until the launch ends; the launch needs neither it nor the kernel.
@@ -106,7 +107,8 @@ class LaunchView(anywidget.AnyWidget):
 
     def bundle(self) -> dict[str, Any]:
         """What a cell holds while it lives."""
-        return {**self.paper(), **widget_bundle(self.model_id)}
+        launch = self.launch
+        return {**self.paper(), **widget_bundle(self.model_id, launch_id(launch.folder) if launch else "")}
 
     def close(self) -> None:
         """Take the view out of the page; the launch goes on."""

@@ -1,0 +1,57 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+import { ReactWidget, UseSignal } from '@jupyterlab/ui-components';
+import type { Message } from '@lumino/messaging';
+import * as React from 'react';
+
+import type { ILaunchActions } from './actions';
+import { Launch } from './launch';
+import type { LaunchesModel } from './model';
+
+/** A launch in a saved cell as the notebook server knows it: it needs no kernel. */
+export class SavedLaunch extends ReactWidget {
+  /** @param model Of this launch alone. */
+  constructor(
+    private readonly model: LaunchesModel,
+    private readonly trans: TranslationBundle,
+    private readonly actions: ILaunchActions
+  ) {
+    super();
+    this.addClass('jp-Gipfel-savedLaunch');
+    document.addEventListener('visibilitychange', this._onVisibility);
+  }
+
+  override dispose(): void {
+    document.removeEventListener('visibilitychange', this._onVisibility);
+    this.model.setVisible(false);
+    super.dispose();
+  }
+
+  protected override onAfterAttach(message: Message): void {
+    super.onAfterAttach(message);
+    this._onVisibility();
+  }
+
+  protected override onBeforeDetach(message: Message): void {
+    this.model.setVisible(false);
+    super.onBeforeDetach(message);
+  }
+
+  protected override render(): React.JSX.Element {
+    const { model, trans, actions } = this;
+    return (
+      <UseSignal signal={model.changed}>
+        {(): React.JSX.Element => (
+          <div className="jp-Gipfel-work jp-Gipfel-launches">
+            {model.items?.map(launch => (
+              <Launch key={launch.id} launch={launch} model={model} trans={trans} actions={actions} />
+            ))}
+          </div>
+        )}
+      </UseSignal>
+    );
+  }
+
+  private readonly _onVisibility = (): void => {
+    this.model.setVisible(this.isAttached && document.visibilityState === 'visible');
+  };
+}
