@@ -24,9 +24,11 @@ class GipfelExtension(ExtensionApp):
     load_other_extensions = True
 
     interval = Float(
-        1.0,
+        None,
+        allow_none=True,
         help="Seconds between two samples of the recorders that this server starts, at least 0.1. "
-        "Default: 1. The recorder of a job has the interval that the job was started with.",
+        "Default: None, which is 0.1 where the GPUs count that fast, with means over 1 s in the live stream, "
+        "and else 1. The recorder of a job has the interval that the job was started with.",
     ).tag(config=True)
     sources = List(
         Unicode(),
@@ -65,9 +67,9 @@ class GipfelExtension(ExtensionApp):
     _reporting: asyncio.Task[None] | None = None
 
     @validate("interval")
-    def _valid_interval(self, proposal: dict[str, Any]) -> float:
-        value = float(proposal["value"])
-        if value < 0.1:
+    def _valid_interval(self, proposal: dict[str, Any]) -> float | None:
+        value: float | None = proposal["value"]
+        if value is not None and value < 0.1:
             raise TraitError("GipfelExtension.interval must be at least 0.1 seconds.")
         return value
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gipfel_extension.saturation import Settings, Weights, advise, document_of, score_table
 from gipfel_extension.saturation.lines import WIDTH, text_of
 from gipfel_extension.saturation.result import whole_points
-from gipfel_extension.telemetry.sample import GPU_METRICS, HOST_METRICS, SampleTable
+from gipfel_extension.telemetry.sample import GPU_METRICS, HOST_METRICS, SCORE_PARTS, SampleTable
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -48,6 +48,9 @@ def tables(draw: st.DrawFn) -> SampleTable:
         }
         for place, name in enumerate(names)
     }
+    if draw(st.booleans()):
+        for values in series.values():
+            values |= {part: metric(1.0) for part in SCORE_PARTS}
     hosts = {host(f"nid{place}"): {m: metric(_TOPS[m]) for m in HOST_METRICS} for place in range(2)}
     return table({**series, **hosts}, length=length, interval=draw(st.sampled_from((0.1, 1.0, 10.0))))
 

@@ -17,6 +17,7 @@ from gipfel_extension.saturation.report import ReportContent
 from gipfel_extension.telemetry.imports import Recording
 from gipfel_extension.telemetry.ranks import gpus_by_rank, read_ranks
 from gipfel_extension.telemetry.sample import SourceError
+from gipfel_extension.telemetry.store.fine import read_finest
 from gipfel_extension.telemetry.store.segments import read_samples
 from gipfel_extension.training.launch import Launch
 from gipfel_extension.training.launches.glance import says
@@ -203,7 +204,7 @@ def _of_launch(launch: Launch) -> Explanation:
     path, ended = Path(state.run), state.ended_ns
     due = time.monotonic() + (_FLUSH_S if ended is not None else 0)
     while True:
-        table = read_samples(path / "telemetry", since_ns=state.started_ns, until_ns=ended)
+        table = read_finest(path / "telemetry", since_ns=state.started_ns, until_ns=ended)
         whole = read_samples(path / "telemetry", since_ns=ended) if ended is not None else table
         # A sample behind the end shows that those before it were written; a job that has ended has none.
         if whole.rows or time.monotonic() > due or not any(each.state == "open" for each in table.segments):

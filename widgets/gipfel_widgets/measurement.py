@@ -10,7 +10,7 @@ import numpy as np
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.telemetry.metrics import UserMetrics, read_metrics
 from gipfel_extension.telemetry.sample import SampleTable
-from gipfel_extension.telemetry.store.segments import read_samples
+from gipfel_extension.telemetry.store.fine import read_finest
 from gipfel_extension.telemetry.stream import SaturationFeed
 
 from .plot import SaturationPlot
@@ -38,8 +38,8 @@ class Measurement:
         True where the values are made up or replayed; then no real one is shown, and vice versa.
     """
 
-    def __init__(self, source: str = "auto", interval: float = 1.0) -> None:
-        if not _SHORTEST_S <= interval <= _LONGEST_S:
+    def __init__(self, source: str = "auto", interval: float | None = None) -> None:
+        if interval is not None and not _SHORTEST_S <= interval <= _LONGEST_S:
             raise GipfelError(
                 f"An interval of {interval:g} s can't be kept.",
                 f"Choose one from {_SHORTEST_S:g} to {_LONGEST_S:g} seconds.",
@@ -162,7 +162,7 @@ class Measurement:
         return f"<Measurement of {word}source {self.source}: {state}>"
 
     def _read(self) -> SampleTable:
-        return read_samples(self.run.telemetry, since_ns=self._started_ns, simulated=self.simulated)
+        return read_finest(self.run.telemetry, since_ns=self._started_ns, simulated=self.simulated)
 
     def _end_recorder(self) -> None:
         recorder, self._recorder = self._recorder, None
@@ -171,7 +171,7 @@ class Measurement:
         atexit.unregister(self._end_recorder)
 
 
-def measure(source: str = "auto", interval: float = 1.0) -> Measurement:
+def measure(source: str = "auto", interval: float | None = None) -> Measurement:
     """Measure what runs in a ``with`` block.
 
     Parameters
@@ -180,7 +180,8 @@ def measure(source: str = "auto", interval: float = 1.0) -> Measurement:
         ``auto``: this run's recorder where there is one, else host and GPUs; ``host``, ``nvml``,
         ``replay:FILE`` or ``synthetic:training``, ``idle``, ``starved``.
     interval
-        Seconds between two samples of a recorder that is started for this; one that runs keeps its own.
+        Seconds between two samples of a recorder that is started for this; one that runs keeps its own. None
+        is 0.1 where the GPUs count that fast, and else 1.
     """
     return Measurement(source, interval)
 

@@ -31,10 +31,10 @@ class KernelRecorder:
     sources
         What it reads, by the names of ``--source``.
     interval
-        Seconds between two samples.
+        Seconds between two samples; None: as fast as the sources count, at most ten a second.
     """
 
-    def __init__(self, run: KernelRun, name: str, sources: tuple[str, ...], interval: float) -> None:
+    def __init__(self, run: KernelRun, name: str, sources: tuple[str, ...], interval: float | None) -> None:
         self._run = run
         self._name = name
         self._sources = sources
@@ -56,7 +56,7 @@ class KernelRecorder:
             *("--sockets", str(self._run.sockets)),
             *("--node", node_name(os.environ)),
             *("--name", self._name),
-            *("--interval", str(self._interval)),
+            *(() if self._interval is None else ("--interval", str(self._interval))),
             *("--root-pid", str(os.getpid())),
             # Named: whose child it is when it has been loaded says nothing of who started it.
             f"--with-parent={os.getpid()}",
@@ -92,7 +92,7 @@ class KernelRecorder:
             shutil.rmtree(self._run.sockets, ignore_errors=True)
 
     def _await_first_sample(self, process: subprocess.Popen[bytes]) -> None:
-        patience = _FIRST_SAMPLE_S + self._interval
+        patience = _FIRST_SAMPLE_S + (self._interval or 1.0)
         deadline = time.monotonic() + patience
         while not read_samples(self._run.telemetry).rows:
             if process.poll() is not None:

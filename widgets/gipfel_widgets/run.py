@@ -64,7 +64,9 @@ def run_at(path: Path, environment: Mapping[str, str] | None = None) -> KernelRu
     return KernelRun(RunFolder(path), live_sockets(path, node_name(environment)))
 
 
-def create_run(source: str, interval: float, environment: Mapping[str, str] | None = None) -> KernelRun:
+def create_run(
+    source: str, interval: float | None, environment: Mapping[str, str] | None = None
+) -> KernelRun:
     """Make a run folder ``measure-<pid>-<time>`` with its record, and a folder for sockets beside ``/tmp``.
 
     Raises

@@ -38,7 +38,7 @@ class RecordedRun:
     node: str
     recorder: str
     sources: tuple[str, ...]
-    interval: float
+    interval: float | None
     first: bool
     record: dict[str, Any]
 
@@ -53,7 +53,7 @@ class RecordedRun:
         runs: Path | None,
         command: Sequence[str],
         *,
-        interval: float,
+        interval: float | None,
         sources: tuple[str, ...],
         environment: Mapping[str, str],
     ) -> "RecordedRun":

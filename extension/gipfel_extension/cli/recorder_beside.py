@@ -27,6 +27,8 @@ class RecorderBeside:
         The run folder.
     name
         Tells the recorders of one node apart.
+    interval
+        Seconds between two samples; None: as fast as the sources count, at most ten a second.
     environment
         The command's: it says which GPUs the job has. The tree below this process is the job.
     metrics, metrics_file
@@ -44,7 +46,7 @@ class RecorderBeside:
         *,
         node: str,
         name: str,
-        interval: float,
+        interval: float | None,
         sources: Sequence[str],
         environment: Mapping[str, str],
         metrics: Sequence[str] = (),
@@ -53,7 +55,8 @@ class RecorderBeside:
         argv = [
             *(sys.executable, "-I", "-m", "gipfel_extension.telemetry.recorder"),
             *("--telemetry", str(run / "telemetry"), "--node", node, "--name", name),
-            *("--interval", str(interval), "--root-pid", str(os.getpid())),
+            *(() if interval is None else ("--interval", str(interval))),
+            *("--root-pid", str(os.getpid())),
             *("--with-parent", str(os.getpid())),
         ]
         for source in sources:

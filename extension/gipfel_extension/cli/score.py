@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -108,11 +110,16 @@ def _save(scored: "ScoredRun") -> None:
     from gipfel_cluster.runs import write_atomically  # noqa: PLC0415
 
     from ..telemetry.store.compaction import compact, run_has_ended  # noqa: PLC0415
+    from ..telemetry.store.fine import FineKept, fine_folder  # noqa: PLC0415
 
     run = scored.path
     if not (run / "telemetry").is_dir():
         raise GipfelError(f"{run} is no run folder.", "Without --save any recording can be scored.")
     write_atomically(run / "score.json", json.dumps(scored.document(), indent=2) + "\n")
+    # Of runs that ended before, too: nobody else looks at them again.
+    kept, now_ns = FineKept.of(os.environ), time.time_ns()
+    for each in run.resolve().parent.glob("*/telemetry"):
+        kept.prune(fine_folder(each), now_ns)
     if run_has_ended(run):
         for reason in compact(run / "telemetry").left:
             tell(f"A segment stays as it is: {reason}.")

@@ -36,7 +36,7 @@ def document_of(
             "gap": _number(spread.gap),
         },
         "startup_s": _number(job.startup),
-        "interval_s": _number(job.interval),
+        "interval_s": _number(job.finest),
         "first_ns": job.first_ns,
         "last_ns": job.last_ns,
         "simulated": job.simulated,

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..telemetry.sample import Columns
+from ..telemetry.sample import SCORE_PARTS, Columns
 from .ceilings import HOST_LINKS, LINKS, PIPES, Ceilings
-from .settings import RESOURCES, Weights
+from .settings import RESOURCES, Thresholds, Weights
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -46,6 +46,12 @@ class Levels:
         lower than any resource's own mean, and no higher than their sum or than the engine's activity.
     binding
         Which resource was the highest, as an index into ``RESOURCES``.
+    points, bound, in_turn
+        By resource: the saturation where it was the highest; the share of the sample in which it was, and
+        above a least level; its part of `most`. They add up to `saturation`, at most 1, and `most`.
+    parts
+        What the recorder kept of finer samples, of each of which `saturation` and the like are then the mean;
+        empty where there is nothing. NaN in samples without.
     known
         Whether the sample can be scored: compute or memory is known, and engine or SM activity.
     completeness
@@ -66,6 +72,10 @@ class Levels:
     least: Floats
     most: Floats
     binding: NDArray[np.int64]
+    points: Mapping[str, Floats]
+    bound: Mapping[str, Floats]
+    in_turn: Mapping[str, Floats]
+    parts: Mapping[str, Floats]
     known: Flags
     completeness: float
     faulty: tuple[str, ...] = ()
@@ -87,8 +97,16 @@ def fractions(columns: Columns, metric: str) -> Floats:
     return np.minimum(1.0, np.where(above, np.nan, values))
 
 
-def levels_of(columns: Columns, ceilings: Ceilings, weights: Weights) -> Levels:
-    """Return the levels of a GPU's samples."""
+def levels_of(
+    columns: Columns, ceilings: Ceilings, weights: Weights, *, least: float = Thresholds().binding
+) -> Levels:
+    """Return the levels of a GPU's samples.
+
+    Parameters
+    ----------
+    least
+        The level from which the highest resource binds.
+    """
     clock = _clock(columns, ceilings)
     pipes = {metric: _of(fractions(columns, metric), ceilings.pipe(metric)) for metric in PIPES}
     busiest = _highest(list(pipes.values()))
@@ -112,6 +130,15 @@ def levels_of(columns: Columns, ceilings: Ceilings, weights: Weights) -> Levels:
     filled = np.where(np.isnan(stacked), -1.0, stacked)
     saturation = np.where(known, filled.max(axis=0), np.nan)
     running = np.fmax(np.fmax(engine, active), saturation)
+    most = np.where(known, np.minimum(running, np.maximum(0.0, filled).sum(axis=0)), np.nan)
+    binding = filled.argmax(axis=0)
+    sure = np.where(known, _least(resources, dram, links, active, weights), np.nan)
+    parts = _parts(columns, weights)
+    points, bound, in_turn = _by_resource(resources, saturation, most, binding, parts, least)
+    if parts:
+        saturation, most = (np.sum(list(each.values()), axis=0) for each in (points, in_turn))
+        most = np.maximum(most, saturation)
+        binding = np.nan_to_num(np.stack(list(points.values()))).argmax(axis=0)
     return Levels(
         columns["time_ns"],
         resources,
@@ -122,9 +149,13 @@ def levels_of(columns: Columns, ceilings: Ceilings, weights: Weights) -> Levels:
         engine,
         active,
         saturation,
-        np.where(known, _least(resources, dram, links, active, weights), np.nan),
-        np.where(known, np.minimum(running, np.maximum(0.0, filled).sum(axis=0)), np.nan),
-        filled.argmax(axis=0),
+        np.minimum(saturation, kept(parts, "SCORE_LEAST", sure)),
+        most,
+        binding,
+        points,
+        bound,
+        in_turn,
+        parts,
         known,
         _completeness(pipes, raw, engine, active, known),
         tuple(
@@ -134,6 +165,58 @@ def levels_of(columns: Columns, ceilings: Ceilings, weights: Weights) -> Levels:
             and not np.isfinite(fractions(columns, metric)).any()
         ),
     )
+
+
+def kept(parts: Mapping[str, Floats], name: str, own: Floats) -> Floats:
+    """Return what a recorder kept of finer samples where it did, else what the samples themselves show."""
+    held = parts.get(name)
+    return own if held is None else np.where(np.isfinite(held), held, own)
+
+
+def _parts(columns: Columns, weights: Weights) -> Mapping[str, Floats]:
+    """Return what the recorder kept, with the weights that it knew."""
+    if weights != Weights() or any(name not in columns for name in SCORE_PARTS):
+        return {}
+    share = column(columns, "SCORE_SHARE")
+    share = np.where(share > 0, share, np.nan)
+    if not np.isfinite(share).any():
+        return {}
+    whole = dict.fromkeys(SCORE_PARTS, share)
+    # It is not a part of the second.
+    whole["SCORE_SPREAD"] = np.ones(len(share))
+    found = {name: np.minimum(1.0, column(columns, name) / whole[name]) for name in SCORE_PARTS}
+    found["SCORE_SHARE"] = np.minimum(1.0, share)
+    for part in ("POINTS", "TURN"):
+        names = [f"SCORE_{part}_{name.upper()}" for name in RESOURCES]
+        # Each is rounded, and their sum is at most 1 all the same.
+        total = np.maximum(1.0, np.sum([found[name] for name in names], axis=0))
+        found |= {name: found[name] / total for name in names}
+    return found
+
+
+def _by_resource(  # noqa: PLR0917 - what a sample says, and what was kept of it
+    resources: Mapping[str, Floats],
+    saturation: Floats,
+    most: Floats,
+    binding: NDArray[np.int64],
+    parts: Mapping[str, Floats],
+    least: float,
+) -> tuple[dict[str, Floats], dict[str, Floats], dict[str, Floats]]:
+    """Return `points`, `bound` and `in_turn` of `Levels`."""
+    own = {name: np.nan_to_num(resources[name]) for name in RESOURCES}
+    highest = {name: binding == place for place, name in enumerate(RESOURCES)}
+    others = np.sum([np.where(highest[name], 0.0, own[name]) for name in RESOURCES], axis=0)
+    # Of the upper bound the binding resource has all, the others what they add.
+    more = np.minimum(1.0, (most - saturation) / np.maximum(1e-9, others))
+    with np.errstate(invalid="ignore"):
+        bound = {name: (highest[name] & (saturation >= least)).astype(np.float64) for name in RESOURCES}
+    points = {name: np.where(highest[name], saturation, 0.0 * saturation) for name in RESOURCES}
+    in_turn = {name: own[name] * np.where(highest[name], 1.0, more) for name in RESOURCES}
+
+    def kept_of(part: str, values: dict[str, Floats]) -> dict[str, Floats]:
+        return {name: kept(parts, f"SCORE_{part}_{name.upper()}", values[name]) for name in RESOURCES}
+
+    return kept_of("POINTS", points), kept_of("BOUND", bound), kept_of("TURN", in_turn)
 
 
 def _clock(columns: Columns, ceilings: Ceilings) -> Floats:

@@ -26,7 +26,7 @@ def heading(job: JobScore, *, environment: str = "", width: int = WIDTH) -> str:
 def subject(job: JobScore, label: str, *, width: int = WIDTH) -> tuple[str, ...]:
     """Return which recording, how long, how sure: the second line; two where a name is long."""
     seconds = (job.last_ns - job.first_ns) / 1e9 + job.interval if job.first_ns and job.last_ns else 0.0
-    tail = f"{_span(seconds)}, a sample every {job.interval:g} s, confidence {job.confidence:.2f}"
+    tail = f"{_span(seconds)}, a sample every {job.finest:g} s, confidence {job.confidence:.2f}"
     whole = f"Saturation   {label}   {tail}"
     return (whole,) if len(whole) <= width else (_cut(f"Saturation   {label}", width), f"  {tail}")
 
@@ -39,7 +39,7 @@ def score_lines(job: JobScore) -> tuple[str, str]:
     parts = total.whole_points
     score = parts.pop("score")
     full = score * _BAR // 100
-    bar = f"{score:>4}  ┃{'█' * full}{'·' * (_BAR - full)}┃ {_bound(total, job.interval)}"
+    bar = f"{score:>4}  ┃{'█' * full}{'·' * (_BAR - full)}┃ {_bound(total, job.finest)}"
     lost = sorted((name for name in LOSSES if parts[name]), key=lambda name: -parts[name])
     told = " · ".join(f"{name} {parts[name]}" for name in lost) or "nothing"
     tail = f"({score} + {100 - score} = 100)"
@@ -100,7 +100,7 @@ def _range(job: JobScore) -> Iterator[str]:
     if job.total is not None and job.total.most - job.total.least >= _WIDE:
         least, most = round(job.total.least), round(job.total.most)
         yield (
-            f"The score is between {least} and {most}: what alternates within {job.interval:g} s looks like "
+            f"The score is between {least} and {most}: what alternates within {job.finest:g} s looks like "
             "its mean. Shorter intervals narrow it (gipfel record --interval)."
         )
 

@@ -67,7 +67,7 @@ def _untold(table: SampleTable, scores: Sequence[GpuScore]) -> Iterator[str]:
     uuids = [score.device.uuid for score in scores]
     metrics = ("SM_OCCUPANCY", "POWER_USAGE", "SM_CLOCK")
     lacking += [metric for metric in metrics if not _held(table, uuids, metric)]
-    if table.interval > _FINE_S:
+    if table.interval > _FINE_S and not any("SCORE_SHARE" in table.of(uuid) for uuid in uuids):
         lacking.append(f"samples every {_FINE_S:g} s or faster")
     if lacking:
         yield f"To tell more of what is unexplained, record {', '.join(lacking)}."

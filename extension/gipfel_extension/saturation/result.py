@@ -189,7 +189,10 @@ class JobScore:
     startup
         Seconds before the job's work began; what they lost is the loss ``start_up``.
     interval
-        Seconds between samples: what alternates faster looks like its mean.
+        Seconds between the samples of the table.
+    finest
+        Seconds between those that were scored: the same, or fewer where the recorder scored finer ones. What
+        alternates faster looks like its mean.
     first_ns, last_ns
         UTC time of the first scored sample and of the last.
     notes
@@ -203,6 +206,7 @@ class JobScore:
     confidence: float = 0.0
     startup: float = 0.0
     interval: float = 0.0
+    finest: float = 0.0
     first_ns: int | None = None
     last_ns: int | None = None
     simulated: bool = False

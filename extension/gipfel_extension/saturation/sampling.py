@@ -1,10 +1,10 @@
 """What the sampling interval hides: the same recording as means of ten samples, scored again."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ..telemetry.sample import SampleTable
+from ..telemetry.sample import SCORE_PARTS, SampleTable
 from .means import COARSER, means
 from .score import score_table
 from .settings import Settings
@@ -51,15 +51,26 @@ def coarser_score(
     *,
     ranks: Mapping[int, Sequence[str]] | None = None,
 ) -> Coarser | None:
-    """The score at ten times the interval; None where too little was recorded for it.
+    """The score at ten times the interval of what was scored; None where too little was recorded for it.
 
     Parameters
     ----------
     score
         Of the table as it is.
     """
-    coarse = means(table, COARSER)
+    coarse = _without_parts(table) or means(table, COARSER)
     other = score_table(coarse, settings, ranks=ranks).total
     if score is None or other is None or coarse.rows < 2 * len(coarse.devices):
         return None
     return Coarser(coarse.interval, other.score, score - other.score)
+
+
+def _without_parts(table: SampleTable) -> SampleTable | None:
+    """Return a table's own samples where the recorder scored finer ones, which they are the means of."""
+    if not any("SCORE_SHARE" in table.of(gpu.uuid) for gpu in table.gpus):
+        return None
+    columns = {
+        device.uuid: {name: each for name, each in table.of(device.uuid).items() if name not in SCORE_PARTS}
+        for device in table.devices
+    }
+    return replace(table, columns=columns)

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..telemetry.sample import Columns, Device, SampleTable
+from ..telemetry.sample import FINE_INTERVAL, Columns, Device, SampleTable
 from .agi import agi_mean
 from .beats import Beats, beats_of, durations_of, intervals_of
 from .causes import losses_of
 from .ceilings import ceilings_of, slice_of
 from .confidence import confidence
-from .levels import Flags, Floats, Levels, column, levels_of
+from .levels import Flags, Floats, Levels, column, kept, levels_of
 from .means import COARSER, column_means
 from .notes import notes_of
 from .result import GpuScore, JobScore, RankScore, Spread, Total, Trace
@@ -74,6 +74,7 @@ def score_table(
         float(np.mean([score.confidence for score in scores])) if scores else 0.0,
         (start_ns - beats.first_ns) / 1e9,
         beats.interval,
+        FINE_INTERVAL if any(trace.levels.parts for trace in traces) else beats.interval,
         first_ns if totals else None,
         last_ns if totals else None,
         table.simulated,
@@ -83,7 +84,12 @@ def score_table(
 
 
 def _read(table: SampleTable, device: Device, settings: Settings) -> _Gpu:
-    levels = levels_of(table.of(device.uuid), ceilings_of(device.name), settings.weights)
+    levels = levels_of(
+        table.of(device.uuid),
+        ceilings_of(device.name),
+        settings.weights,
+        least=settings.thresholds.binding,
+    )
     return _Gpu(device, levels, staircase_of(levels))
 
 
@@ -113,7 +119,8 @@ def _traces(
                 gpu.levels.time_ns < start_ns - int(beats.interval * 5e8),
             ),
             gpu.levels.known & _inside(gpu.levels.time_ns, window),
-            durations_of(gpu.levels.time_ns, intervals),
+            durations_of(gpu.levels.time_ns, intervals)
+            * kept(gpu.levels.parts, "SCORE_SHARE", np.ones(len(gpu.levels.time_ns))),
         )
         for gpu in gpus
     )
@@ -129,9 +136,7 @@ def _gpu_score(
     expected = max(samples, beats.expected(*window))
     return GpuScore(
         trace.device,
-        _total(trace, settings.thresholds.binding, _mean_of_means(trace, columns, beats, settings))
-        if samples
-        else None,
+        _total(trace, _mean_of_means(trace, columns, beats, settings)) if samples else None,
         {name: _mean(trace.levels.resources[name][trace.scored]) for name in RESOURCES},
         _mean(column(columns, "GPU_UTIL")),
         agi_mean(columns),
@@ -155,7 +160,7 @@ def _inside(time_ns: NDArray[np.int64], window: tuple[int, int]) -> Flags:
 
 def _mean_of_means(trace: Trace, columns: Columns, beats: Beats, settings: Settings) -> float | None:
     """Return the level that means of ten samples show; None where that tells nothing."""
-    if beats.interval <= settings.thresholds.fine:
+    if trace.levels.parts or beats.interval <= settings.thresholds.fine:
         return None
     coarse = column_means(columns, int(COARSER * beats.interval * 1e9))
     if len(coarse["time_ns"]) < _FEWEST_MEANS:
@@ -163,30 +168,20 @@ def _mean_of_means(trace: Trace, columns: Columns, beats: Beats, settings: Setti
     return _mean(levels_of(coarse, ceilings_of(trace.device.name), settings.weights).saturation)
 
 
-def _total(trace: Trace, least: float, coarser: float | None) -> Total:
+def _total(trace: Trace, coarser: float | None) -> Total:
     chosen, seconds = trace.scored, trace.seconds[trace.scored]
     share = seconds / seconds.sum()
-    levels, binding = trace.levels.saturation[chosen], trace.levels.binding[chosen]
-    bound = [binding == place for place in range(len(RESOURCES))]
+    score = 100.0 * float(share @ trace.levels.saturation[chosen])
     return Total(
-        100.0 * float(share @ levels),
+        score,
         {name: 100.0 * float(share @ trace.losses[name][chosen]) for name in LOSSES},
-        {n: float(share @ (mask & (levels >= least))) for n, mask in zip(RESOURCES, bound, strict=True)},
-        {n: 100.0 * float(share @ (mask * levels)) for n, mask in zip(RESOURCES, bound, strict=True)},
+        {name: float(share @ trace.levels.bound[name][chosen]) for name in RESOURCES},
+        {name: 100.0 * float(share @ trace.levels.points[name][chosen]) for name in RESOURCES},
         100.0 * float(share @ trace.levels.least[chosen]),
         100.0 * float(share @ trace.levels.most[chosen]),
-        {n: 100.0 * float(share @ part[chosen]) for n, part in _in_turn(trace.levels).items()},
-        0.0 if coarser is None else 100.0 * (float(share @ levels) - coarser),
+        {name: 100.0 * float(share @ trace.levels.in_turn[name][chosen]) for name in RESOURCES},
+        0.0 if coarser is None else score - 100.0 * coarser,
     )
-
-
-def _in_turn(levels: Levels) -> dict[str, Floats]:
-    """Return each resource's part of a sample's upper bound: all of the binding one, what the others add."""
-    own = {name: np.nan_to_num(levels.resources[name]) for name in RESOURCES}
-    binding = {name: levels.binding == place for place, name in enumerate(RESOURCES)}
-    others = np.sum([np.where(binding[name], 0.0, own[name]) for name in RESOURCES], axis=0)
-    more = np.minimum(1.0, (levels.most - levels.saturation) / np.maximum(1e-9, others))
-    return {name: own[name] * np.where(binding[name], 1.0, more) for name in RESOURCES}
 
 
 def _rank_score(rank: int, uuids: Sequence[str], scores: Sequence[GpuScore]) -> RankScore:

@@ -46,9 +46,8 @@ def shares_of(job: JobScore, buckets: int = 240) -> Shares:
         place = (trace.levels.time_ns[rows] - job.first_ns) // bucket_ns
         seconds = trace.seconds[rows]
         weights += np.bincount(place, seconds, count)
-        levels, binding = trace.levels.saturation[rows], trace.levels.binding[rows]
-        for number, name in enumerate(RESOURCES):
-            sums[name] += np.bincount(place, seconds * levels * (binding == number), count)
+        for name in RESOURCES:
+            sums[name] += np.bincount(place, seconds * trace.levels.points[name][rows], count)
         for name in LOSSES:
             sums[name] += np.bincount(place, seconds * trace.losses[name][rows], count)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -178,6 +178,11 @@ class Observer:
 
     def _small_gaps(self, levels: Levels) -> Flags:
         """Return where the engine is on for a steady part of the time: its pauses are short."""
+        if levels.parts:
+            spread = levels.parts["SCORE_SPREAD"]
+            return np.asarray(
+                (levels.engine > 0.05) & (spread <= self._limits.steady * levels.engine), np.bool_
+            )
         if self._beats.interval > self._limits.fine:
             return np.zeros(len(levels.time_ns), np.bool_)
         window = max(3, round(1.0 / self._beats.interval))

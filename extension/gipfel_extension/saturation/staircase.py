@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .levels import Floats, Levels
+from .levels import Floats, Levels, kept
 
 
 @dataclass(frozen=True)
@@ -42,5 +42,7 @@ def staircase_of(levels: Levels) -> Staircase:
     second = np.fmax(levels.active, third)
     first = np.fmax(levels.engine, second)
     second = np.where(np.isnan(levels.active), first, second)
+    second = np.fmax(kept(levels.parts, "SCORE_BUSY", second), third)
+    first = np.fmax(kept(levels.parts, "SCORE_RUNNING", first), second)
     first, second = (np.where(levels.known, level, np.nan) for level in (first, second))
     return Staircase(first, second, 1.0 - first, first - second, second - third)

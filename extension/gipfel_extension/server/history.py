@@ -12,9 +12,9 @@ from ..telemetry.events import Event, read_events
 from ..telemetry.figures.lines import coarser
 from ..telemetry.metrics import UserMetrics
 from ..telemetry.overview.read import Overview, read_overview
-from ..telemetry.sample import METRICS, SampleTable
+from ..telemetry.sample import METRICS, SCORE_PARTS, SampleTable
+from ..telemetry.store.fine import read_finest
 from ..telemetry.store.segment_files import segment_files
-from ..telemetry.store.segments import read_samples
 from ..training.results import kept_since
 from .analysis import MEANS, judged
 from .run_metrics import metrics_of_run
@@ -76,8 +76,8 @@ class Stretch:
         return found
 
     def samples(self) -> SampleTable:
-        """The samples themselves."""
-        return read_samples(self.telemetry, since_ns=self.start_ns, until_ns=self.end_ns)
+        """The samples themselves, the finest that are there."""
+        return read_finest(self.telemetry, since_ns=self.start_ns, until_ns=self.end_ns)
 
     def _overview(self, metrics: Sequence[str] | None) -> Overview:
         return read_overview(
@@ -94,11 +94,12 @@ def table_of(overview: Overview) -> SampleTable:
     """An overview's means as if they were samples; buckets without any are left out."""
     columns = {}
     for row, device in enumerate(overview.devices):
+        kept = SCORE_PARTS if device.kind == "gpu" and "SCORE_SHARE" in overview.mean else ()
         own = {
             metric: np.asarray(overview.mean[metric][row], np.float64)
             if metric in overview.mean
             else np.full(len(overview.time_ns), np.nan)
-            for metric in METRICS[device.kind]
+            for metric in (*METRICS[device.kind], *kept)
         }
         there = np.any([np.isfinite(values) for values in own.values()], axis=0)
         columns[device.uuid] = {

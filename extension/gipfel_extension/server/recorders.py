@@ -25,10 +25,10 @@ class RecorderProcess:
     name
         Tells the recorders of one run apart.
     interval
-        Seconds between two samples.
+        Seconds between two samples; None: as fast as its sources count, at most ten a second.
     """
 
-    def __init__(self, run: CurrentRun, name: str, interval: float) -> None:
+    def __init__(self, run: CurrentRun, name: str, interval: float | None) -> None:
         self._run = run
         self._name = name
         self._interval = interval
@@ -64,7 +64,7 @@ class RecorderProcess:
                 *("--sockets", str(self._run.sockets)),
                 *("--node", self._run.node),
                 *("--name", self._name),
-                *("--interval", str(self._interval)),
+                *(() if self._interval is None else ("--interval", str(self._interval))),
                 f"--with-parent={os.getpid()}",
             ]
             for source in sources:

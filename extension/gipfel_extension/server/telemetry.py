@@ -27,7 +27,8 @@ class ServerTelemetry:
     Parameters
     ----------
     interval
-        Seconds between two samples of the recorders that this server starts.
+        Seconds between two samples of the recorders that this server starts; None: as fast as their sources
+        count, at most ten a second.
     sources
         What a server without a job records of its own machine.
     environment
@@ -39,7 +40,7 @@ class ServerTelemetry:
     def __init__(
         self,
         *,
-        interval: float,
+        interval: float | None,
         sources: tuple[str, ...],
         environment: Mapping[str, str],
         log: logging.Logger,

@@ -85,10 +85,33 @@ EXTRA_METRICS: Mapping[str, str] = {
     **{f"{memory}MEM_CACHE_{what}": "1" for memory in ("HOST", "PEER") for what in ("HIT", "MISS")},
 }
 
+#: Seconds between samples where a source counts that fast and no other interval is asked for.
+FINE_INTERVAL = 0.1
+
+#: What a recorder keeps each second of the score of such samples, as means over the second in which time that
+#: can't be scored counts as 0: the share that could be; two levels of the staircase; the least that the score
+#: can be; by resource what it scored where it was the highest, for what share, and its part of the most. The
+#: spread of the engine's activity is that within the second.
+SCORE_PARTS: Mapping[str, str] = dict.fromkeys(
+    (
+        "SCORE_SHARE",
+        "SCORE_RUNNING",
+        "SCORE_BUSY",
+        "SCORE_LEAST",
+        "SCORE_SPREAD",
+        *(
+            f"SCORE_{part}_{resource}"
+            for part in ("POINTS", "BOUND", "TURN")
+            for resource in ("COMPUTE", "MEMORY", "INTERCONNECT")
+        ),
+    ),
+    "1",
+)
+
 
 def unit_of(metric: str) -> str:
     """The unit of a metric, empty where it is none of ours."""
-    for known in (GPU_METRICS, HOST_METRICS, EXTRA_METRICS):
+    for known in (GPU_METRICS, HOST_METRICS, EXTRA_METRICS, SCORE_PARTS):
         if metric in known:
             return known[metric]
     return ""

@@ -36,7 +36,8 @@ class Recording:
         self, spec: JobSpec, run: RunFolder, sockets: Path, node: str, environment: Mapping[str, str]
     ) -> None:
         command = [sys.executable, "-I", "-m", "gipfel_extension.telemetry.recorder"]
-        command += ["--telemetry", str(run.telemetry), "--name", "job", "--interval", str(spec.interval)]
+        command += ["--telemetry", str(run.telemetry), "--name", "job"]
+        command += [] if spec.interval is None else ["--interval", str(spec.interval)]
         for source in spec.sources:
             command += ["--source", source]
         # Named, not asked for: when the recorder has been loaded, its parent may be another one.
@@ -52,7 +53,7 @@ class Recording:
                 run.telemetry,
                 environment,
                 here=node,
-                interval=spec.interval,
+                interval=spec.interval or 1.0,
                 head=FanInHead(sockets, node, environment, run.path / "fan-in.log"),
             )
             if others

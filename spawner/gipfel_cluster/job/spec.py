@@ -31,8 +31,9 @@ class JobSpec(Frozen):
     """The runtime, a folder or a .sqsh file; empty for the interpreter that runs the job."""
     options: dict[str, JsonValue] = Field(default_factory=dict)
     """What the user chose, for the record."""
-    interval: float = Field(1.0, ge=0.1, le=60.0)
-    """Seconds between two samples."""
+    interval: float | None = Field(None, ge=0.1, le=60.0)
+    """Seconds between two samples; None is 0.1 where the GPUs count that fast, with means of 1 s in the live
+    stream, and else 1."""
     sources: tuple[Line, ...] = ("host", "auto")
     """Where the recorder's samples come from."""
     directory: Line = Field("", max_length=4096)

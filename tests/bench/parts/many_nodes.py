@@ -7,7 +7,16 @@ from pathlib import Path
 
 import numpy as np
 
-from gipfel_extension.telemetry.sample import GPU_METRICS, HOST_METRICS, Device, Sample
+from gipfel_extension.saturation.parts import score_parts
+from gipfel_extension.telemetry.recorder.seconds import Seconds
+from gipfel_extension.telemetry.sample import (
+    FINE_INTERVAL,
+    GPU_METRICS,
+    HOST_METRICS,
+    SCORE_PARTS,
+    Device,
+    Sample,
+)
 from gipfel_extension.telemetry.sources.synthetic import SyntheticSource
 from gipfel_extension.telemetry.store.segments import Provenance, SegmentWriter
 
@@ -69,24 +78,54 @@ def node_samples(
 
 
 def synthetic_samples(devices: tuple[Device, ...], seconds: int) -> Iterator[list[Sample]]:
-    """The samples of a node whose GPUs are those of ``synthetic:training``, a beat at a time."""
+    """The seconds of a node whose GPUs are those of ``synthetic:training``, read ten times in each."""
     noise = np.random.default_rng(2)
+    means = Seconds(devices[1:], score_parts)
+    for beat, samples in enumerate(fine_samples(devices, seconds), start=1):
+        means.add(samples)
+        if beat % 10 == 0:
+            last = samples[-1]
+            yield [Sample(last.time_ns, last.monotonic_ns, devices[0].uuid, _host(noise)), *means.take()]
+
+
+def fine_samples(devices: tuple[Device, ...], seconds: int) -> Iterator[list[Sample]]:
+    """The GPUs of ``synthetic:training``, a tenth of a second at a time."""
+    noise = np.random.default_rng(3)
     clock = _Clock()
     source = SyntheticSource("training", clock=clock, gpus=len(devices) - 1)
     names = dict(zip((each.uuid for each in source.devices), devices[1:], strict=True))
-    for beat in range(seconds):
-        clock.now_ns = START_NS + beat * 10**9 + int(noise.integers(50_000, 900_000))
-        host = Sample(clock.time_ns(), clock.monotonic_ns(), devices[0].uuid, _host(noise))
-        yield [host, *(replace(each, device=names[each.device].uuid) for each in source.read())]
+    for beat in range(10 * seconds):
+        clock.now_ns = START_NS + beat * 10**8 + int(noise.integers(50_000, 900_000))
+        yield [replace(each, device=names[each.device].uuid) for each in source.read()]
 
 
 def record_node(
-    folder: Path, seconds: int, *, gpus: int = 4, flush: int = 2, made: Made = node_samples
+    folder: Path,
+    seconds: int,
+    *,
+    gpus: int = 4,
+    flush: int = 2,
+    made: Made = node_samples,
+    fine: bool = False,
 ) -> Recorded:
-    """Write one node's hour or less, as its recorder would, and say how much that took."""
+    """Write one node's hour or less, as its recorder would, and say how much that took.
+
+    Parameters
+    ----------
+    fine
+        Whether what is made are fine samples, and no seconds with the parts of their score.
+    """
     devices = devices_of(_NODE, gpus)
-    origin = Provenance(_NODE, "job", "host, nvml+gpm", simulated=True, interval=1.0, devices=devices)
-    writer = SegmentWriter(folder, origin, start_ns=START_NS)
+    origin = Provenance(
+        _NODE,
+        "job",
+        "host, nvml+gpm",
+        simulated=True,
+        interval=FINE_INTERVAL if fine else 1.0,
+        devices=devices,
+        extra=() if fine else tuple(SCORE_PARTS),
+    )
+    writer = SegmentWriter(folder, origin, start_ns=START_NS, summaries=not fine)
     waiting: list[Sample] = []
     values = 0
     for beat, samples in enumerate(made(devices, seconds), start=1):
@@ -138,7 +177,9 @@ def _gpu(noise: np.random.Generator, seconds: float) -> dict[str, float | None]:
         for way in ("TX", "RX"):
             name = f"{link}_{way}_ALL_BYTES" if link == "C2C" else f"{link}_{way}_BYTES"
             values[name] = float(noise.integers(0, 40_000)) * 2**20
-    return values
+    # Three of one kind are parts of a whole.
+    parts = noise.random(len(SCORE_PARTS)) / 3
+    return values | dict(zip(SCORE_PARTS, parts.tolist(), strict=True)) | {"SCORE_SHARE": 1.0}
 
 
 def _host(noise: np.random.Generator) -> dict[str, float | None]:

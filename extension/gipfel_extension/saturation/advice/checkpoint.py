@@ -5,6 +5,7 @@ import numpy as np
 from ..ceilings import HOST_LINKS, ceilings_of
 from ..checkpoint_interval import Writes, daly, writes_of
 from ..host_signs import WRITES
+from ..levels import column
 from ..result import Trace
 from ..workload import TRAINING
 from .losses import RUNNING, LossRule
@@ -37,7 +38,7 @@ class CheckpointInterval:
             f"{_span(best)}; your time limit may ask for less."
         )
         expect = points(gain) if gain else "less work lost with a failure"
-        shown, text = (_shown(writes),), self.applies.text
+        shown, text = (_shown(case, writes),), self.applies.text
         return Advice(self.name, sentence, action, gain, expect, self.knob, shown, text)
 
 
@@ -78,9 +79,12 @@ class AsynchronousCheckpoint(LossRule):
         )
 
 
-def _shown(writes: Writes) -> Evidence:
-    first_ns = writes.starts_ns[0] - int(writes.interval * 1e9)
-    return Evidence(writes.host, WRITES, first_ns, writes.ends_ns[-1])
+def _shown(case: Case, writes: Writes) -> Evidence:
+    first_ns, last_ns = writes.starts_ns[0] - int(writes.interval * 1e9), writes.ends_ns[-1]
+    columns = case.table.of(writes.host)
+    inside = (columns["time_ns"] >= first_ns) & (columns["time_ns"] <= last_ns)
+    there = tuple(metric for metric in WRITES if np.isfinite(column(columns, metric)[inside]).any())
+    return Evidence(writes.host, there, first_ns, last_ns)
 
 
 def _span(seconds: float) -> str:

@@ -9,8 +9,8 @@ from ..events import read_event_files
 from ..files import read_record_file
 from ..ranks import gpus_by_rank, read_ranks
 from ..sample import SampleTable
+from ..store.fine import read_finest
 from ..store.segment_files import segment_files
-from ..store.segments import read_samples
 from .recording import Recording
 
 #: A node whose samples begin or end so much apart from the others' is named.
@@ -39,7 +39,7 @@ def is_run_folder(path: Path) -> bool:
 def read_run_folder(path: Path) -> Recording:
     """The recording of a run folder or its telemetry; simulated GPUs only where there are no others."""
     telemetry = _telemetry(path)
-    table = read_samples(telemetry)
+    table = read_finest(telemetry)
     notes = [*_missing(table, _nodes(path)), *_happened(telemetry)]
     if len({gpu.simulated for gpu in table.gpus}) > 1:
         table = replace(table, devices=tuple(device for device in table.devices if not device.simulated))

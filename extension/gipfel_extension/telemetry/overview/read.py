@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..sample import METRICS, Device, SampleTable, metric_names
+from ..store.fine import read_finest
 from ..store.segment_files import SegmentFile, segment_files
 from ..store.segments import read_samples
 from .grid import Grid
@@ -124,7 +125,9 @@ def read_overview(
     devices = len(parts.devices) * len(files) / max(1, len(_some(files)))
     level = _level(target, (last - first) / 1e9, devices, parts.interval)
     if level == 0:
-        table = read_samples(telemetry, since_ns=start_ns, until_ns=end_ns, metrics=wanted)
+        # Finer than a second is of use where buckets are.
+        read = read_finest if target < parts.interval * 1e9 else read_samples
+        table = read(telemetry, since_ns=start_ns, until_ns=end_ns, metrics=wanted)
         return Overview.of_table(table, buckets, start_ns=start_ns, end_ns=end_ns, metrics=wanted)
     tail = _FINE if level == _COARSE else None
     parts = read_parts(files, level, tail=tail, metrics=wanted)

@@ -13,12 +13,18 @@ from pathlib import Path
 
 from ..sample import EXTRA_METRICS, GPU_METRICS, SourceError
 from ..sources import Clock, Source, SourceRequest, SystemClock, open_source
+from ..store.fine import FineKept
+from .fine import fine_sources
 from .loop import Recorder, TickTaker
 from .metrics_file import MetricsFile
 from .own_name import OwnName
+from .seconds import ScoreParts
 from .settings import Settings
 
 log = logging.getLogger("gipfel.recorder")
+
+#: Seconds between samples that are kept for good and streamed where nobody says otherwise.
+_USUAL_S = 1.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,13 +43,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     node = given.node or os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
     environment = {**os.environ, "GIPFEL_NODE": node}
     metrics = known_metrics(given.metric)
-    request = SourceRequest(given.interval, given.root_pid, environment, clock, metrics)
+    interval = given.interval or _USUAL_S
+    request = SourceRequest(interval, given.root_pid, environment, clock, metrics)
     try:
         sources = open_sources(given.source, request)
     except SourceError:
         return 1
     own = OwnName(given.telemetry, node, given.name)
-    settings = Settings(given.telemetry, node, own.name, given.interval, given.flush, metrics=metrics)
+    fine = FineKept.of(environment) if given.interval is None and fine_sources(sources) else None
+    settings = Settings(given.telemetry, node, own.name, interval, given.flush, fine=fine, metrics=metrics)
     recorder = Recorder(
         sources,
         settings,
@@ -52,6 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         clock=clock,
         metrics=_metrics_file(given, node, clock),
         environment=environment,
+        score=None if fine is None else _score_parts(),
     )
     if own.taken:
         recorder.journal.note(
@@ -94,6 +103,13 @@ def known_metrics(names: Sequence[str]) -> tuple[str, ...]:
             fix = f"Is it {' or '.join(near)}?" if near else "Name one of DCGM's, such as NVDEC0_ACTIVE."
             log.warning("There is no metric %r. %s", name, fix)
     return tuple(dict.fromkeys(found))
+
+
+def _score_parts() -> ScoreParts:
+    # The one place where telemetry needs what is above it: other recorders don't load it.
+    from ...saturation.parts import score_parts  # noqa: PLC0415
+
+    return score_parts
 
 
 def _publisher(given: argparse.Namespace, name: str) -> TickTaker | None:
@@ -144,7 +160,12 @@ def _parser() -> argparse.ArgumentParser:
         "--fan-in", default="", metavar="tcp://HEAD:PORT", help="the job's head node, for the live stream"
     )
     parser.add_argument("--name", default="job", help="tells the recorders of a run apart (default: job)")
-    parser.add_argument("--interval", type=_seconds, default=1.0, help="seconds between samples (default: 1)")
+    parser.add_argument(
+        "--interval",
+        type=_seconds,
+        help="seconds between samples (default: 0.1 from GPUs that count so fast, whose means over 1 s are "
+        "kept for good and streamed; else 1)",
+    )
     parser.add_argument("--flush", type=_seconds, default=2.0, help="seconds between writes (default: 2)")
     parser.add_argument(
         "--source",

@@ -19,7 +19,17 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 class Disk:
     """The segments of one recorder, one after the other."""
 
-    def __init__(self, settings: Settings, provenance: Provenance, journal: Journal, clock: Clock) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        provenance: Provenance,
+        journal: Journal,
+        clock: Clock,
+        *,
+        summaries: bool = True,
+    ) -> None:
+        self._summaries = summaries
+        self._trouble = f"disk {settings.telemetry}"
         self._settings = settings
         self._provenance = provenance
         self._journal = journal
@@ -62,7 +72,7 @@ class Disk:
             segment.close()
         except OSError as error:
             segment.abandon()
-            self._journal.trouble("disk", "disk_full", f"A segment can't be closed: {_reason(error)}.")
+            self._journal.trouble(self._trouble, "disk_full", f"A segment can't be closed: {_reason(error)}.")
 
     def _write(self, now_ns: int) -> None:
         if self._segment is not None and now_ns - self._begun_ns >= self._settings.rotate * 1e9:
@@ -70,7 +80,9 @@ class Disk:
         if self._segment is None:
             self._settings.telemetry.mkdir(mode=0o700, parents=True, exist_ok=True)
             start_ns = self._waiting[0].time_ns if self._waiting else self._clock.time_ns()
-            self._segment = SegmentWriter(self._settings.telemetry, self._provenance, start_ns=start_ns)
+            self._segment = SegmentWriter(
+                self._settings.telemetry, self._provenance, start_ns=start_ns, summaries=self._summaries
+            )
             self._begun_ns = now_ns
         self._segment.write(self._waiting)
         self._waiting = []
@@ -84,9 +96,12 @@ class Disk:
         self._waiting = self._waiting[-most:]
         self._pause = min(2 * self._pause, max(_LONGEST_PAUSE_SECONDS, self._settings.flush))
         self._due_ns = now_ns + int(self._pause * 1e9)
+        folder = self._settings.telemetry
         words = "The disk is full" if error.errno in _FULL else "The disk refuses samples"
         self._journal.trouble(
-            "disk", "disk_full", f"{words}: {self._settings.telemetry} can't be written: {_reason(error)}."
+            self._trouble,
+            "disk_full",
+            f"{words}: {folder} can't be written: {_reason(error)}.",
         )
 
     def _refused_values(self, error: Exception) -> None:
@@ -100,7 +115,7 @@ class Disk:
 
     def _taken(self) -> None:
         self._pause = self._settings.flush
-        self._journal.relief("disk", "disk_back", f"{self._settings.telemetry} can be written again.")
+        self._journal.relief(self._trouble, "disk_back", f"{self._settings.telemetry} can be written again.")
         if self._lost:
             self._journal.note("samples_lost", f"{self._lost} samples could not be written and are lost.")
             self._lost = 0

@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from ..sample import METRICS, Device, Sample
+from ..sample import FINE_INTERVAL, METRICS, SCORE_PARTS, Device, Sample
 from ..sources import Clock, EventSource, ProcessSource, Source, SystemClock
 from ..store.segments import Provenance
 from .beat import Beat, ClockWatch
 from .disk import Disk
 from .find_ranks import RankFinder
+from .fine import FineRecording, fine_sources
 from .journal import Journal
 from .metrics_file import MetricsFile
+from .seconds import ScoreParts
 from .settings import Settings
 from .throttling import Throttling
 
@@ -44,6 +46,9 @@ class Recorder:
         A file of the workload to take metrics from.
     environment
         Says which Slurm job this is.
+    score
+        What is kept of the score of fine samples; without it, or without a source that counts so fast, every
+        source is read at the interval of the settings.
     """
 
     def __init__(
@@ -56,6 +61,7 @@ class Recorder:
         clock: Clock | None = None,
         metrics: MetricsFile | None = None,
         environment: Mapping[str, str] = os.environ,
+        score: ScoreParts | None = None,
     ) -> None:
         self._sources = tuple(sources)
         self._settings = settings
@@ -65,6 +71,7 @@ class Recorder:
         self._owned = [
             tuple(replace(d, node=d.node or settings.node) for d in s.devices) for s in self._sources
         ]
+        fine = fine_sources(self._sources) if settings.fine is not None and score is not None else ()
         brought = (name for source in self._sources for name in getattr(source, "extra", ()))
         self._provenance = Provenance(
             settings.node,
@@ -73,22 +80,27 @@ class Recorder:
             any(source.simulated for source in self._sources),
             settings.interval,
             tuple(device for devices in self._owned for device in devices),
-            tuple(dict.fromkeys((*settings.metrics, *brought))),
+            tuple(dict.fromkeys((*settings.metrics, *brought, *(SCORE_PARTS if fine else ())))),
         )
         self.journal = Journal(settings.telemetry, settings.node, settings.name, self._clock)
         self._disk = Disk(settings, self._provenance, self.journal, self._clock)
-        self._clocks = ClockWatch(self._clock, settings.interval, self.journal)
+        self._fine = (
+            FineRecording(settings, self._provenance, self.journal, self._clock, score)
+            if fine and score is not None
+            else None
+        )
+        self._every = fine or self._sources
+        self._interval = FINE_INTERVAL if fine else settings.interval
+        self._clocks = ClockWatch(self._clock, self._interval, self.journal)
         self._throttling = Throttling(self.journal)
         self._ranks = RankFinder(settings, environment)
         self._seq = 0
 
     def run(self, ended: threading.Event, *, parent: int | None = None) -> None:
         """Tick until the event is set, or until this process has another parent than `parent`; then close."""
-        beat = Beat(self._clock, self._settings.interval)
+        beat = Beat(self._clock, self._interval)
         source = self._provenance.source or "no source"
-        self.journal.note(
-            "recorder_started", f"Recording {source} every {self._settings.interval:g} s.", told=False
-        )
+        self.journal.note("recorder_started", f"Recording {source} every {self._interval:g} s.", told=False)
 
         def goes_on() -> bool:
             return parent in (None, os.getppid())
@@ -101,12 +113,20 @@ class Recorder:
             self.close()
 
     def tick(self) -> None:
-        """Read every source once, publish, and write when it is time."""
+        """Read the sources whose time it is, publish, and write when it is time."""
         if self._clocks.look():
             # Times within one segment never go back.
+            if self._fine is not None:
+                self._disk.add(self._fine.take())
+                self._fine.finish()
             self._disk.flush()
             self._disk.finish()
-        samples = [s for i, source in enumerate(self._sources) for s in self._read(source, self._owned[i])]
+        samples = self._read_all(self._every)
+        if self._fine is not None:
+            if not self._fine.add(samples):
+                return
+            others = [source for source in self._sources if source not in self._every]
+            samples = [*self._read_all(others), *self._fine.take()]
         self._beside(samples)
         self._disk.add(samples)
         self._publish(samples)
@@ -114,6 +134,9 @@ class Recorder:
     def close(self) -> None:
         """Write what waits, mark the segment as complete, say goodbye and close the sources."""
         self.journal.note("recorder_ended", "The recorder was told to end.", told=False)
+        if self._fine is not None:
+            self._disk.add(self._fine.take())
+            self._fine.finish()
         self._disk.flush()
         self._disk.finish()
         self.journal.write()
@@ -122,6 +145,10 @@ class Recorder:
             publisher.close()
         for source in self._sources:
             source.close()
+
+    def _read_all(self, sources: Sequence[Source]) -> list[Sample]:
+        owned = zip(self._sources, self._owned, strict=True)
+        return [sample for source, own in owned if source in sources for sample in self._read(source, own)]
 
     def _read(self, source: Source, devices: tuple[Device, ...]) -> list[Sample]:
         try:

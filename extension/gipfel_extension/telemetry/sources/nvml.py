@@ -93,6 +93,11 @@ class NvmlSource:
         """Whether the driver's own profiling (GPM) is there, on any of the GPUs."""
         return any(window is not None for window in self._windows.values())
 
+    @property
+    def fine(self) -> bool:
+        """Whether ten samples a second cost little and say more: where GPM counts."""
+        return self.profiles
+
     def read(self) -> list[Sample]:
         """One sample per GPU; what NVML refuses is None."""
         samples = []

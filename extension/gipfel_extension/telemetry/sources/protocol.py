@@ -69,7 +69,8 @@ class SourceRequest:
 class Source(Protocol):
     """Something that samples devices; opened by one process and read by one thread.
 
-    ``devices`` never change while it is open; ``simulated`` sources give made-up or replayed values.
+    ``devices`` never change while it is open; ``simulated`` sources give made-up or replayed values. One that
+    has an attribute ``fine`` which is True can be read ten times a second without being asked for that.
     """
 
     name: str

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from ..sample import Device, Sample, SampleTable, SourceError, metric_names
+from ..sample import FINE_INTERVAL, Device, Sample, SampleTable, SourceError, metric_names
 from ..store.segments import read_parquet, read_samples, read_segment
 from .protocol import Clock, SourceRequest
 
@@ -40,6 +40,8 @@ class ReplaySource:
             replace(device, uuid=self._uuids[device.uuid], simulated=True) for device in table.devices
         )
         self._table = table
+        #: A recording of ten samples a second is replayed as one.
+        self.fine = 0 < table.interval <= FINE_INTERVAL
         times = [table.of(d.uuid)["time_ns"] for d in table.devices]
         self._first_ns = int(min(t[0] for t in times if len(t)))
         self._length_ns = (

@@ -48,6 +48,12 @@ class SegmentFile:
         return until_ns is None or self.start_ns is None or self.start_ns - _SKEW_NS <= until_ns
 
 
+def segment_begin(node: str, recorder: str) -> str:
+    """Return how the names of a recorder's segments begin; the time and a number follow."""
+    prefix = "" if recorder == "job" else f"{recorder}-"
+    return prefix + ("".join(c if c.isalnum() or c in "._-" else "_" for c in node) or "node")
+
+
 def segment_files(folder: Path) -> list[SegmentFile]:
     """The segments of a folder by name; of one that is there as stream and as Parquet, the Parquet."""
     found: dict[str, SegmentFile] = {}

@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from ..overview.files import SummaryWriter
+from ..overview.files import LEVELS, SummaryWriter
 from ..provenance import Provenance
 from ..sample import Sample, SampleTable, SegmentState
 from .parquet import read_parquet, write_parquet
 from .precision import round_values, rounded_metrics
-from .segment_files import CLOSED, PARQUET, SUFFIX, SegmentFile, current_path, segment_files
+from .segment_files import CLOSED, PARQUET, SUFFIX, SegmentFile, current_path, segment_begin, segment_files
 from .segment_stream import metadata_of, read_stream
 
 __all__ = [
@@ -61,6 +61,8 @@ class SegmentWriter:
         The run folder's ``telemetry``, which must be there.
     start_ns
         UTC time for the file's name.
+    summaries
+        Whether there are summaries beside it.
 
     Raises
     ------
@@ -68,7 +70,9 @@ class SegmentWriter:
         The file can't be made or written; the segment is then torn, and a new one must be begun.
     """
 
-    def __init__(self, folder: Path, provenance: Provenance, *, start_ns: int) -> None:
+    def __init__(
+        self, folder: Path, provenance: Provenance, *, start_ns: int, summaries: bool = True
+    ) -> None:
         self._places = {device.uuid: place for place, device in enumerate(provenance.devices)}
         self._metrics = provenance.metrics
         self._kinds = {device.uuid: device.kind for device in provenance.devices}
@@ -82,7 +86,7 @@ class SegmentWriter:
             self._stream = pa.ipc.new_stream(self._file, self._schema, options=_OPTIONS)
             # Readers learn the devices before the first sample.
             self._stream.write_batch(devices)
-            self._summaries = SummaryWriter(_stem(self.path), provenance)
+            self._summaries = SummaryWriter(_stem(self.path), provenance, levels=LEVELS if summaries else ())
         except BaseException:
             # A disk that is full would be filled with beginnings.
             self._file.close()
@@ -260,11 +264,10 @@ def _read(
 
 
 def _create(folder: Path, provenance: Provenance, start_ns: int) -> tuple[Path, int]:
-    node = "".join(c if c.isalnum() or c in "._-" else "_" for c in provenance.node) or "node"
-    prefix = "" if provenance.recorder == "job" else f"{provenance.recorder}-"
+    begin = segment_begin(provenance.node, provenance.recorder)
     number = 0
     while True:
-        path = folder / f"{prefix}{node}-{start_ns}-{number}{SUFFIX}"
+        path = folder / f"{begin}-{start_ns}-{number}{SUFFIX}"
         try:
             return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except FileExistsError:

@@ -5,7 +5,7 @@ from typing import Any
 
 from ...saturation import advise, document_of, score_table
 from ...telemetry.ranks import gpus_by_rank, read_ranks
-from ...telemetry.store.segments import read_samples
+from ...telemetry.store.fine import read_finest
 from ..results import program_of_launch, workload_of
 from .state import LaunchState
 
@@ -26,7 +26,7 @@ def launch_score(state: LaunchState, folder: Path | None = None) -> dict[str, An
         return None
     end = state.ended_ns or state.updated_ns
     try:
-        table = read_samples(
+        table = read_finest(
             telemetry,
             since_ns=max(state.started_ns, end - _MOST_NS),
             until_ns=state.ended_ns,
