@@ -16,6 +16,7 @@ from ..training.launches.folder import find_folder, known_folders
 from ..training.launches.log_end import last_lines
 from ..training.launches.logs import Cursor, LogLine, read_logs
 from ..training.launches.rank_files import HOW, VIEWER, rank_file, ranks_with
+from ..training.launches.state import LaunchState
 from .launch_lines import counted, printable, row
 from .terminal import tell
 
@@ -113,8 +114,20 @@ def show_one(which: str, *, as_json: bool) -> int:
         click.echo(f"  flight recorder's dumps of {len(dumps)} ranks: {place}; {say}")
     if state.run:
         click.echo(f"  run {state.run}; `gipfel score {state.run}` shows its score")
+    for line in _since(launch.folder, state):
+        click.echo(f"  {line}")
     click.echo(f"  {launch.folder}")
     return 0
+
+
+def _since(folder: Path, state: LaunchState) -> tuple[str, ...]:
+    """Return what became of the advice of the launch before, a sentence each."""
+    if not state.ended:
+        return ()
+    from ..training.launches.earlier import launch_since  # noqa: PLC0415 - numpy, for those that ended
+
+    found = launch_since(folder, os.environ)
+    return () if found is None else tuple(printable(line, colours=False) for line in found.lines)
 
 
 def show_logs(which: str, *, ranks: tuple[int, ...], following: bool, last: int | None = None) -> int:

@@ -1,12 +1,14 @@
 """Reads a launch again and again: its document and its log's end, at a pace that costs a kernel little."""
 
 import contextlib
+import os
 import time
 from collections import deque
 from typing import Any
 
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.training.launch import Launch
+from gipfel_extension.training.launches.earlier import launch_since
 from gipfel_extension.training.launches.glance import flight_lines, glance
 from gipfel_extension.training.launches.log_tail import ErrorLines, LogRow, tail_cursor
 from gipfel_extension.training.launches.scored import launch_score
@@ -34,6 +36,7 @@ class FollowedLaunch:
         self._errors = ErrorLines()
         self._score: dict[str, Any] | None = None
         self._score_after = 0.0
+        self._told: str | None = None
         self.pause_s = _SHORTEST_S
 
     def poll(self) -> tuple[bool, list[LogRow]]:
@@ -45,7 +48,7 @@ class FollowedLaunch:
         fresh = self._errors.marked(page.lines)[-MOST_LINES:]
         self.lines.extend(fresh)
         self.pause_s = max(_SHORTEST_S, (time.thread_time() - began) / _SHARE)
-        document |= self._scored(ended=document.get("phase") == "ended")
+        document |= self._scored(ended=document.get("phase") == "ended", says=document.get("says", ""))
         changed, self.document = document != self.document, document
         return changed, fresh
 
@@ -74,7 +77,7 @@ class FollowedLaunch:
             document["flight"] = flight_lines(self.launch.folder)
         return document
 
-    def _scored(self, *, ended: bool) -> dict[str, Any]:
+    def _scored(self, *, ended: bool, says: str) -> dict[str, Any]:
         """The score, which takes long where there are many GPUs: it has a pace of its own."""
         if ended or time.monotonic() >= self._score_after:
             began = time.thread_time()
@@ -83,4 +86,15 @@ class FollowedLaunch:
             pause = max(_SCORE_S, (time.thread_time() - began) / _SHARE)
             self._score_after = time.monotonic() + pause
         score = self._score or {}
-        return {"score": score.get("score"), "bottleneck": score.get("bottleneck")}
+        found = {"score": score.get("score"), "bottleneck": score.get("bottleneck")}
+        # Where there is nothing else to say of the end.
+        return {**found, "says": self._since()} if ended and not says else found
+
+    def _since(self) -> str:
+        """Return what became of the advice of the launch before; empty where there was none."""
+        if self._told is None:
+            self._told = ""
+            with contextlib.suppress(GipfelError):
+                since = launch_since(self.launch.folder, os.environ)
+                self._told = " ".join(since.lines) if since is not None else ""
+        return self._told

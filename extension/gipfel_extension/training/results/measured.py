@@ -21,7 +21,7 @@ Pace = dict[str, tuple[float, float]]
 STEPS = "steps_per_s"
 _ENDINGS = ("_per_s", "_per_sec", "_per_second", "/s")
 #: A longer file takes longer to read than the end of a job may take.
-_MOST_BYTES = 64 << 20
+MOST_METRICS_BYTES = 64 << 20
 _MOST_RATES = 16
 #: Of what was logged, the first quarter is warm-up: compilation, caches, the loader's first batches.
 _WARM_UP = 0.25
@@ -74,7 +74,7 @@ def seconds_of(run: Path) -> float | None:
 def pace_of_run(run: Path) -> Pace:
     """Return the rates that a run's processes logged; empty where there are none, or too much to read."""
     with suppress(OSError, ValueError):
-        if (run / METRICS_FILE).stat().st_size <= _MOST_BYTES:
+        if (run / METRICS_FILE).stat().st_size <= MOST_METRICS_BYTES:
             return pace_of(read_metrics(run))
     return {}
 

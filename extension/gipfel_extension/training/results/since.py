@@ -263,7 +263,8 @@ def _outcome(since: Since) -> str:
     if ratio is None:
         return f"cannot tell what it gained: {since.reason}"
     spread = "" if ratio.least is None or ratio.most is None else f" ({ratio.least:.2f} to {ratio.most:.2f})"
-    said = f"{ratio.value:.2f} times{spread} by {ratio.by}"
+    same = " if both did the same work" if ratio.by == DURATION else ""
+    said = f"{ratio.value:.2f} times{spread} by {ratio.by}{same}"
     if since.bound is not None:
         least, most = since.bound
         bound = f"{most:.2f}" if round(least, 2) <= 1 else f"{least:.2f} to {most:.2f}"
