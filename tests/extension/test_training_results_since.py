@@ -191,6 +191,14 @@ def test_a_longer_start_up_is_no_sign_and_no_gain():
     assert check(before, now).ratio.value == 1.0
 
 
+def test_samples_at_other_intervals_are_no_sign_and_no_gain():
+    before = result(advice={"compile": 30.0}, losses={"launch": 30.0}, score=60.0, interval_s=0.1)
+    now = result("a-2", losses={"launch": 0.0}, score=80.0, interval_s=1.0)
+    assert check(before, now).checks[0].verdict == "not tried"
+    since = check(before, result("a-2", score=80.0, interval_s=1.0, options={"compile": "1"}))
+    assert (since.ratio, since.reason) == (None, "the scores are of samples at different intervals")
+
+
 def test_several_changes_share_one_ratio_and_one_bound():
     before = result(
         advice={"compile": 20.0, "loader-workers": 30.0},

@@ -49,6 +49,7 @@ class KeptResult(Frozen, extra="ignore"):
     losses: dict[str, float | None]
     confidence: float | None
     simulated: bool
+    interval_s: float | None = None
     weights: dict[str, float] = Field(default={})
     advice: tuple[KeptAdvice, ...] = Field(max_length=100)
     gpus: tuple[KeptGpu, ...] = Field(max_length=100_000)

@@ -88,7 +88,8 @@ def data_sign(rule: str, before: Result, now: Result) -> str:
 
 
 def _loss_sign(rule: str, before: Result, now: Result) -> str:
-    if rule not in _SEEN_BY_LOSS:
+    # Coarse samples explain less: a loss can be less by that alone.
+    if rule not in _SEEN_BY_LOSS or before.kept.interval_s != now.kept.interval_s:
         return ""
     loss, cores = LOSS_OF[rule], _pair("host_cores", before.kept.observed, now.kept.observed)
     if rule == "loader-workers" and not cores[1] >= _MORE_CORES * cores[0]:

@@ -225,6 +225,8 @@ def _no_score(first: KeptResult, second: KeptResult, followed: Sequence[KeptAdvi
     """Return why the scores of both runs don't show how much faster the work got; empty where they do."""
     if any(each.gain <= 0 for each in followed):
         return "the score doesn't show it, and both runs didn't log a rate such as tokens_per_s"
+    if first.interval_s != second.interval_s:
+        return "the scores are of samples at different intervals"
     if first.weights != second.weights:
         return "the scores have different weights"
     if min(first.confidence or 0.0, second.confidence or 0.0) < _CERTAIN:
