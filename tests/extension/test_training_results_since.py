@@ -1,6 +1,7 @@
 """What became of advice: checked after the next run of the same program, on numbers that give the answer."""
 
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -216,6 +217,21 @@ def test_noise_is_said():
     before = result(losses={"launch": 8.0}, advice=noisy[0], pace=noisy[1])
     now = result("a-2", options={"compile": "1"}, pace={"tokens_per_s": [102.0, 3.0]})
     assert lines(before, now)[0].endswith("1.09 was the bound; that is within the noise.")
+
+
+def test_a_result_that_anyone_may_have_written_gives_no_odd_numbers():
+    for odd in (
+        {"score": math.nan},
+        {"score": 1e300},
+        {"seconds": -1.0},
+        {"pace": {"tokens_per_s": [math.inf, 0.0]}},
+        {"observed": {"memory_used": math.nan}},
+    ):
+        with pytest.raises(ValueError, match=r"score|seconds|pace|observed"):
+            result(**odd)
+    tiny = result(advice={"compile": 8.0}, pace={"tokens_per_s": [1e-300, 0.0]})
+    since = check(tiny, result("a-2", options={"compile": "1"}, pace={"tokens_per_s": [1e300, 0.0]}))
+    assert since.ratio.by == "score"
 
 
 def metric(name: str, values: object, every_s: float = 1.0) -> UserMetric:

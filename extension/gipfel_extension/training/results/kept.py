@@ -27,7 +27,7 @@ class KeptKnob(Frozen, extra="ignore"):
     name: str = Field(max_length=200)
 
 
-class KeptAdvice(Frozen, extra="ignore"):
+class KeptAdvice(Frozen, extra="ignore", allow_inf_nan=False):
     """An advice that was given, with the bounds of its gain."""
 
     rule: str = Field(max_length=64)
@@ -42,10 +42,10 @@ class KeptGpu(Frozen, extra="ignore"):
     name: str = Field("", max_length=200)
 
 
-class KeptResult(Frozen, extra="ignore"):
+class KeptResult(Frozen, extra="ignore", allow_inf_nan=False):
     """What of ``score.json`` a later run is held against; see `measured` for the last three."""
 
-    score: float | None
+    score: float | None = Field(ge=0, le=100)
     losses: dict[str, float | None]
     confidence: float | None
     simulated: bool
@@ -55,7 +55,7 @@ class KeptResult(Frozen, extra="ignore"):
     gpus: tuple[KeptGpu, ...] = Field(max_length=100_000)
     observed: dict[str, float | None] = Field(default={})
     pace: dict[str, tuple[float, float]] = Field(default={})
-    seconds: float | None = None
+    seconds: float | None = Field(None, ge=0)
 
     @property
     def steady(self) -> float:

@@ -21,6 +21,8 @@ _RATES = ("tokens_per_s", "samples_per_s", "images_per_s")
 _CERTAIN = 0.5
 #: Half the width of a 95 % interval, in standard errors.
 _SIGMAS = 1.96
+#: What is so many times faster did other work.
+_MOST = 1e6
 #: Of the logarithm of a ratio.
 _WIDEST = 10.0
 _ABOVE = 1.02
@@ -208,7 +210,7 @@ def _by_rate(first: KeptResult, second: KeptResult, *, same_step: bool) -> Ratio
         rates.append(STEPS)
     for name in rates:
         (a, error_a), (b, error_b) = first.pace[name], second.pace[name]
-        if a > 0 and b > 0:
+        if a > 0 and b > 0 and 1 / _MOST < b / a < _MOST:
             spread = math.exp(min(_WIDEST, _SIGMAS * math.hypot(error_a / a, error_b / b)))
             least, value, most = (round(each, 4) for each in (b / a / spread, b / a, b / a * spread))
             return Ratio(value=value, least=least, most=most, by=name)
