@@ -15,6 +15,7 @@ from gipfel_extension.cli.scored_run import ScoredRun
 from gipfel_extension.saturation import Settings as ScoreSettings
 from gipfel_extension.saturation import Weights, score_table
 from gipfel_extension.saturation.parts import score_parts
+from gipfel_extension.server.analysis import judged
 from gipfel_extension.server.history import table_of
 from gipfel_extension.telemetry.overview.read import read_overview
 from gipfel_extension.telemetry.recorder import Recorder, Settings
@@ -140,6 +141,7 @@ def test_the_score_of_what_is_left_is_that_of_the_fine_samples(tmp_path):
         for name in ("points", "binding", "in_turn"):
             assert getattr(kept.total, name) == pytest.approx(getattr(fine.total, name), abs=near)
         assert kept.total.bottleneck == fine.total.bottleneck
+    assert "The score is of samples every 0.1 s" in judged(means, telemetry)["notes"][0]
     # Of plain seconds the score is another one, and that is told.
     other = score_table(left, ScoreSettings(Weights(compute=0.999)))
     assert fine.total.score - other.total.score > 15.0

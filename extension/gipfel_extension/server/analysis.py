@@ -56,6 +56,11 @@ def judged(table: SampleTable, telemetry: Path, settle: Settle | None = None) ->
     if table.source != MEANS:
         return {**document, "means_s": None}
     note = f"Scored by means over {table.interval:g} s, since this is a long time; a shorter one shows more."
+    if job.finest < table.interval:
+        note = (
+            f"The score is of samples every {job.finest:g} s; causes are told by means over "
+            f"{table.interval:g} s, since this is a long time."
+        )
     return {**document, "means_s": round(table.interval, 3), "notes": [note, *document["notes"]]}
 
 

@@ -177,9 +177,12 @@ def _gpu(noise: np.random.Generator, seconds: float) -> dict[str, float | None]:
         for way in ("TX", "RX"):
             name = f"{link}_{way}_ALL_BYTES" if link == "C2C" else f"{link}_{way}_BYTES"
             values[name] = float(noise.integers(0, 40_000)) * 2**20
-    # Three of one kind are parts of a whole.
-    parts = noise.random(len(SCORE_PARTS)) / 3
-    return values | dict(zip(SCORE_PARTS, parts.tolist(), strict=True)) | {"SCORE_SHARE": 1.0}
+    # Three of one kind are parts of a whole; where one was bound is a number of tenths.
+    parts = {
+        name: float(part) / 3 for name, part in zip(SCORE_PARTS, noise.random(len(SCORE_PARTS)), strict=True)
+    }
+    bound = {name: round(part, 1) for name, part in parts.items() if "_BOUND_" in name}
+    return values | parts | bound | {"SCORE_SHARE": 1.0}
 
 
 def _host(noise: np.random.Generator) -> dict[str, float | None]:

@@ -20,8 +20,9 @@ from .segment_files import segment_files
 from .segments import read_samples
 
 _NAME = re.compile(r"(.+)-\d{1,19}-\d+(?:\.closed)?\.arrows")
-#: More bytes of segments than this are not read for one table: about a million samples.
-_MOST_BYTES = 96 << 20
+#: More bytes of segments than this are not read for one table: about half a million samples, three hours of
+#: four GPUs.
+_MOST_BYTES = 32 << 20
 #: The share of what was scored that must be there, but for seconds that are cut off or not written yet.
 _WHOLE, _CUT_S = 0.98, 3.0
 
