@@ -153,6 +153,50 @@ def test_the_record_says_what_this_run_is(session: Session, cluster: OneMachine)
     assert record["command"]
 
 
+def test_the_images_digest_is_computed_beside_the_job(session: Session) -> None:
+    run = Path(session.kernel.value("__import__('os').environ['GIPFEL_RUN']"))
+
+    def digest() -> str | None:
+        found: str | None = json.loads((run / "record.json").read_text())["image"]["digest"]
+        return found
+
+    assert wait_until(lambda: digest() is not None, 60)
+    assert digest() == f"sha256:{session.image_digest}"
+
+
+def test_doctor_in_the_container_and_in_a_job_without_one(
+    session: Session, cluster: OneMachine, runtime: Path
+) -> None:
+    asked = "import subprocess; done = subprocess.run(['gipfel', 'doctor', '--json'], capture_output=True)"
+    assert not session.kernel.run(asked).error
+    status, inside = session.kernel.value("[done.returncode, json.loads(done.stdout)]")
+    found = {each["name"]: each for each in inside["findings"]}
+    job = session.kernel.value("__import__('os').environ['SLURM_JOB_ID']")
+    assert found["this job"]["what"].startswith(f"{job} on ")
+    assert found["this job"]["what"].endswith(", in the container of click, entered by bubblewrap.")
+    through = found["jobs from here"]
+    assert (through["status"], "Slurm answers: partitions " in through["what"]) == ("ok", True)
+    assert "2 nodes" in through["what"]
+    # The cluster's GPUs are GPUs in name: two were asked for, and no driver is here.
+    lacking = [name for name, each in found.items() if each["status"] == "missing"]
+    assert (status, inside["ok"], lacking) == (1, False, ["NVIDIA (NVML)"])
+    assert "You asked for 2 GPUs and got none" in found["NVIDIA (NVML)"]["what"]
+    home = found["home"]
+    assert (home["status"], "gone when the job ends" in home["what"]) == ("warning", True)
+    assert found["run folders"]["what"].startswith(f"{session.unix.home}/.gipfel/runs/")
+    assert found["hub"]["status"] == "ok"
+
+    settings = [f"{name}={value}" for name, value in cluster.environment.items()]
+    asked_plain = ("srun", "--partition=debug", "--quiet", f"{runtime}/bin/gipfel", "doctor", "--json")
+    plain = session.unix.run("env", *settings, f"HOME={session.unix.home}", *asked_plain, limit_s=60)
+    document = json.loads(plain.stdout)
+    found = {each["name"]: each for each in document["findings"]}
+    assert found["this job"]["what"].endswith(", not started by Gipfel."), plain.stderr
+    assert found["Slurm"]["status"] == "ok"
+    assert found["engine bubblewrap"]["status"] == found["runtime"]["status"] == "ok"
+    assert (plain.returncode, document["ok"]) == (0, True)
+
+
 def test_no_token_is_in_an_argument_a_log_or_a_file(session: Session, hub: HubProcess) -> None:
     token = session.kernel.value("__import__('os').environ['JUPYTERHUB_API_TOKEN']").encode()
     for entry in Path("/proc").iterdir():
