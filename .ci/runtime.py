@@ -8,8 +8,7 @@ from gipfel_cluster.engines import engine_for
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runtime import build_runtime
 from gipfel_cluster.runtime.earlier import remove_unused
-from gipfel_cluster.runtime.kernels import VERSIONS
-from gipfel_cluster.runtime.model import DESCRIPTION
+from gipfel_cluster.runtime.kernels import first_kernels
 
 
 def main() -> int:
@@ -19,10 +18,8 @@ def main() -> int:
         print(f"EDFs without an image only: {missing}")
         return 0
     folder = Path(sys.argv[1])
-    # Fetched once: without a network, every later start would wait for it in vain.
-    kernels = None if (folder / DESCRIPTION).exists() else VERSIONS
     try:
-        build_runtime(folder, kernels=kernels, progress=print)
+        build_runtime(folder, kernels=first_kernels(folder), progress=print)
         remove_unused(folder, kept_seconds=0)
     except GipfelError as error:
         print(f"EDFs without an image only: {error}")

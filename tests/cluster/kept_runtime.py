@@ -9,11 +9,17 @@ from pathlib import Path
 
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runtime import Runtime, build_runtime
+from gipfel_cluster.runtime.kernels import first_kernels
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-def kept_runtime(folder: Path, *, progress: Callable[[str], None] = lambda line: None) -> Path:
+def kept_runtime(
+    folder: Path,
+    *,
+    kernels: Sequence[str] | None = None,
+    progress: Callable[[str], None] = lambda line: None,
+) -> Path:
     """Build what is not current in `folder`, and return it.
 
     Raises
@@ -23,7 +29,7 @@ def kept_runtime(folder: Path, *, progress: Callable[[str], None] = lambda line:
     """
     if folder.exists() and folder.stat().st_uid != os.geteuid():
         raise GipfelError(f"{folder} is another user's.", "Remove it, or name another one in GIPFEL_RUNTIME.")
-    return Path(build_runtime(folder, progress=progress).root)
+    return Path(build_runtime(folder, kernels=kernels, progress=progress).root)
 
 
 def runtime_for_tests() -> Path:
@@ -50,4 +56,5 @@ def runtime_to_serve(progress: Callable[[str], None]) -> Path:
     if not given and not all(parent.stat().st_mode & stat.S_IXOTH for parent in _REPOSITORY.parents):
         folder = Path("/var/cache/gipfel/runtime")
         folder.parent.mkdir(mode=0o755, exist_ok=True)
-    return kept_runtime(folder, progress=progress)
+    # As for `make up`: without them the Python of many an image is no kernel.
+    return kept_runtime(folder, kernels=first_kernels(folder), progress=progress)

@@ -176,7 +176,7 @@ def test_doctor_in_the_container_and_in_a_job_without_one(
     assert found["this job"]["what"].endswith(", in the container of click, entered by bubblewrap.")
     through = found["jobs from here"]
     assert (through["status"], "Slurm answers: partitions " in through["what"]) == ("ok", True)
-    assert "2 nodes" in through["what"]
+    assert "4 nodes and 16 GPUs, counted by partition" in through["what"]
     # The cluster's GPUs are GPUs in name: two were asked for, and no driver is here.
     lacking = [name for name, each in found.items() if each["status"] == "missing"]
     assert (status, inside["ok"], lacking) == (1, False, ["NVIDIA (NVML)"])

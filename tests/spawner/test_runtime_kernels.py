@@ -21,7 +21,11 @@ from gipfel_cluster.runtime.kernels import (
     kernel_folder_key,
     place_kernels,
 )
-from gipfel_cluster.runtime.model import Description
+from gipfel_cluster.runtime.model import Description, Runtime
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "cluster"))
+
+import kept_runtime
 
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -232,3 +236,20 @@ def test_a_runtime_with_more_kernels_than_asked_for_is_current() -> None:
     assert is_current(there, described, [])
     assert not is_current(there, described, ["3.9", "3.12"])
     assert not is_current(there, described.model_copy(update={"key": "another"}), [])
+
+
+def test_a_cluster_of_this_machine_serves_kernels_for_images_from_its_first_start_on(tmp_path, monkeypatch):
+    asked = []
+
+    def build(folder, *, kernels, progress):
+        asked.append(kernels)
+        folder.mkdir(exist_ok=True)
+        (folder / "runtime.json").touch()
+        return Runtime.here()
+
+    monkeypatch.setattr(kept_runtime, "build_runtime", build)
+    monkeypatch.setenv("GIPFEL_RUNTIME", str(tmp_path / "runtime"))
+    for _ in range(2):
+        kept_runtime.runtime_to_serve(quiet)
+    # The second time those that are there are kept.
+    assert asked == [kernels.VERSIONS, None]

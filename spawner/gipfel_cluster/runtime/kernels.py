@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ..model import GipfelError
 from .distributions import SITE_PACKAGES, is_skipped
+from .model import DESCRIPTION
 from .place import share_content
 from .wheels import GLIBC, install_wheels, resolve_wheels
 
@@ -35,6 +36,14 @@ _WITH_NUMPY_1 = ("pyarrow<25",)
 _SKIPPED_TOP = frozenset({"bin", "etc", "include", "man", "share"})
 _SKIPPED_SUFFIXES = (".dll", ".dylib", ".exe", ".lib", ".pdb")
 _SKIPPED_FILES = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"})
+
+
+def first_kernels(runtime: Path) -> tuple[str, ...] | None:
+    """Return the versions to fetch where no runtime was built yet; None keeps those that it has.
+
+    They are fetched once: without a network, every later start would wait for them in vain.
+    """
+    return None if (runtime / DESCRIPTION).exists() else VERSIONS
 
 
 def folder_name(version: str) -> str:
