@@ -180,7 +180,7 @@ def test_doctor_in_the_container_and_in_a_job_without_one(
     # The cluster's GPUs are GPUs in name: two were asked for, and no driver is here.
     lacking = [name for name, each in found.items() if each["status"] == "missing"]
     assert (status, inside["ok"], lacking) == (1, False, ["NVIDIA (NVML)"])
-    assert "You asked for 2 GPUs and got none" in found["NVIDIA (NVML)"]["what"]
+    assert "This job asked for 2 GPUs" in found["NVIDIA (NVML)"]["what"]
     home = found["home"]
     assert (home["status"], "gone when the job ends" in home["what"]) == ("warning", True)
     assert found["run folders"]["what"].startswith(f"{session.unix.home}/.gipfel/runs/")

@@ -141,9 +141,9 @@ def test_in_a_jobs_container_it_says_which_and_judges_what_is_there(made):
     # Two GPUs were asked for and none is here.
     found = gpus.nvml(machine)
     assert (found.status, found.what) == (
-        "missing", "You asked for 2 GPUs and got none, because n1 has none, or gave this job none.",
+        "missing", "This job asked for 2 GPUs, and no driver shows one here.",
     )  # fmt: skip
-    assert found.fix == "Start it again on a node with GPUs."
+    assert found.fix.startswith("Start it again on a node with GPUs")
     found = directories.home(machine)
     assert (found.status, "gone when the job ends" in found.what, "mounts = [" in found.fix) == (
         "warning", True, True,

@@ -8,7 +8,6 @@ from pydantic import ValidationError
 
 from gipfel_cluster.model import Frozen
 
-from ..server.asked_gpus import missing_gpus
 from .finding import Finding, Subject
 from .job import record_of
 from .machine import Machine
@@ -32,12 +31,12 @@ class _Opened(Frozen):
 def nvml(machine: Machine) -> Finding:
     """Count the GPUs that NVIDIA's driver shows this process."""
     if not _has_nvidia(machine):
-        given = machine.environment
-        node = given.get("GIPFEL_NODE") or given.get("SLURMD_NODENAME") or "this node"
-        lacking = missing_gpus(record_of(machine), (), node, machine.path("/dev"))
-        if lacking and not machine.path("/dev/kfd").exists():
-            what, _, fix = lacking.rstrip(".").rpartition(". ")
-            return NVML.missing(f"{what}.", f"{fix}.")
+        asked = _asked_gpus(machine)
+        if asked and not machine.path("/dev/kfd").exists():
+            return NVML.missing(
+                f"This job asked for {asked} GPU{'' if asked == 1 else 's'}, and no driver shows one here.",
+                "Start it again on a node with GPUs; there, nvidia-smi lists them.",
+            )
         return NVML.not_applicable(_NONE)
     if machine.environment.get("CUDA_VISIBLE_DEVICES") == "":
         return NVML.not_applicable(
@@ -48,6 +47,12 @@ def nvml(machine: Machine) -> Finding:
         return NVML.missing(opened.problem, _driver_fix(opened))
     models = Counter(opened.gpus)
     return NVML.ok(", ".join(f"{count} x {model}" for model, count in models.items()) + ".")
+
+
+def _asked_gpus(machine: Machine) -> int:
+    options = record_of(machine).get("options")
+    asked = options.get("gpus") if isinstance(options, dict) else None
+    return asked if isinstance(asked, int) else 0
 
 
 def profiling(machine: Machine) -> Finding:
