@@ -170,6 +170,22 @@ def test_what_alternates_within_ten_samples_is_told(gipfel, tmp_path):
     assert any("Of means over 10 s the score would be 50" in note for note in document["notes"])
 
 
+def test_a_page_says_what_coarse_samples_leave_open(gipfel, tmp_path):
+    turns = {"tensor": [1.0, 0.0] * 100, "dram": [0.0, 0.9] * 100}
+    # Half of each second, or the whole of every other one within it: at 1 s both look like this.
+    halves = {"tensor": [0.5] * 200, "dram": [0.45] * 200}
+    pages = []
+    for name, pattern in (("alps-2", turns), ("alps-3", halves)):
+        make_run(tmp_path / "runs" / name, _alternating(pattern), {"ended": None})
+        assert gipfel("report", name, "-o", "r.html", "--static")[0] == 0
+        pages.append(html.unescape(Path("r.html").read_text()))
+    assert json.loads(gipfel("score", "alps-2", "--json")[1])["bottleneck"] is None
+    assert "of 100, bottleneck unclear at 1 s samples" in pages[0]
+    least, most = json.loads(gipfel("score", "alps-3", "--json")[1])["range"]
+    assert most - least > 5
+    assert f"<p>The score is between {least:.0f} and {most:.0f}: " in pages[1]
+
+
 def _alternating(pattern: dict) -> SampleTable:
     series = {}
     for number, node in enumerate(("nid1", "nid2")):

@@ -62,6 +62,7 @@ def test_a_report_is_drawn_offline_and_says_values(tmp_path, new_page, screensho
     assert re.search(r"Made by gipfel on [-0-9]+ [0-9:]+ P[DS]T\.", page.locator("footer").inner_text())
     said = page.locator("figcaption time").all_inner_texts()
     assert said
+    assert not any("UTC" in caption for caption in page.locator("figcaption").all_inner_texts())
     assert all(re.match(r"2025-06-15 08:\d\d:\d\d( PDT)?$", time) for time in said)
     screenshot(page, "report")
     assert problems == []

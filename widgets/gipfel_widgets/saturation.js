@@ -7,6 +7,8 @@
 const SILENT_MS = 8000;
 const FIRST_WORD_MS = 4000;
 const IMAGE_MS = 10000;
+/** Points between the bounds of a score from which they are shown. */
+const WIDE = 5;
 const SHAPES = {
   live: ['●', 'live'],
   starting: ['◐', 'starting'],
@@ -50,6 +52,12 @@ const OTHERS = {
   shares: 'where the time went'
 };
 
+/** The bounds of a score that coarse samples leave open. */
+function rangeOf(range) {
+  const [least, most] = range ?? [0, 0];
+  return most - least >= WIDE ? ` (between ${Math.round(least)} and ${Math.round(most)})` : '';
+}
+
 /** The score in a line, and which plot is shown. */
 function scoreLine(root, model, onChoice) {
   const line = make('div', 'gipfel-score', root);
@@ -61,7 +69,7 @@ function scoreLine(root, model, onChoice) {
   }
   choice.addEventListener('change', () => onChoice(choice.value));
   return () => {
-    const { score, losses, bottleneck } = model.get('score') ?? {};
+    const { score, losses, bottleneck, range } = model.get('score') ?? {};
     line.hidden = Object.keys(model.get('plots') ?? {}).length === 0;
     const lost = Object.entries(losses ?? {})
       .filter(([, points]) => points >= 0.5)
@@ -69,7 +77,7 @@ function scoreLine(root, model, onChoice) {
       .map(([name, points]) => `${name} ${Math.round(points)}`);
     words.textContent =
       typeof score === 'number'
-        ? `score ${Math.round(score)} of 100, ${bottleneck ?? 'bottleneck unclear'} · lost: ${lost.join(' · ') || 'nothing'}`
+        ? `score ${Math.round(score)} of 100${rangeOf(range)}, ${bottleneck ?? 'bottleneck unclear'} · lost: ${lost.join(' · ') || 'nothing'}`
         : 'no score yet';
   };
 }

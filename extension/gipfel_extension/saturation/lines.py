@@ -92,17 +92,20 @@ def _rest_of(
         told = each.sentence
     for sentence in since:
         yield from textwrap.wrap(f"↺ {sentence}", WIDTH, subsequent_indent="  ")
-    for note in (*_range(job), *notes, *job.notes):
+    bounds = None if job.total is None else (job.total.least, job.total.most)
+    told_bounds = told_range(bounds, job.finest)
+    for note in (*([told_bounds] if told_bounds else []), *notes, *job.notes):
         yield from textwrap.wrap(f"note: {note}", WIDTH, subsequent_indent="  ")
 
 
-def _range(job: JobScore) -> Iterator[str]:
-    if job.total is not None and job.total.most - job.total.least >= _WIDE:
-        least, most = round(job.total.least), round(job.total.most)
-        yield (
-            f"The score is between {least} and {most}: what alternates within {job.finest:g} s looks like "
-            "its mean. Shorter intervals narrow it (gipfel record --interval)."
-        )
+def told_range(bounds: Sequence[float] | None, interval: float) -> str | None:
+    """Return the sentence on the bounds of a score at this interval in seconds; None where they are close."""
+    if bounds is None or bounds[1] - bounds[0] < _WIDE:
+        return None
+    return (
+        f"The score is between {bounds[0]:.0f} and {bounds[1]:.0f}: what alternates within {interval:g} s "
+        "looks like its mean. Shorter intervals narrow it (gipfel record --interval)."
+    )
 
 
 def _bound(total: Total, interval: float) -> str:

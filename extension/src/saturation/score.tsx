@@ -40,6 +40,7 @@ export function Score(props: { score: IScore; trans: TranslationBundle }): React
           ({points} + {100 - points} = 100)
         </span>
       </p>
+      <Bounds score={score} trans={trans} />
       {typeof score.means_s === 'number' && (
         <p className="jp-Gipfel-small">
           {trans.__('Scored by means over %1 s; a shorter time is scored by its samples.', score.means_s)}
@@ -52,6 +53,16 @@ export function Score(props: { score: IScore; trans: TranslationBundle }): React
       </details>
     </div>
   );
+}
+
+/** The bounds of a score that coarse samples leave open. */
+function Bounds(props: { score: IScore; trans: TranslationBundle }): React.JSX.Element | null {
+  const { score, trans } = props;
+  return score.range && score.range[1] - score.range[0] >= WIDE ? (
+    <p className="jp-Gipfel-small">
+      {trans.__('Between %1 and %2: faster samples could tell.', ...score.range.map(Math.round))}
+    </p>
+  ) : null;
 }
 
 function Bar(props: { points: number; lost: readonly [string, number][]; label: string }): React.JSX.Element {
@@ -102,9 +113,6 @@ function Particulars(props: { score: IScore; trans: TranslationBundle }): React.
       ? trans.__('means over %1 s', score.means_s)
       : trans.__('a sample every %1 s', score.interval_s)
   ];
-  if (score.range && score.range[1] - score.range[0] >= WIDE) {
-    parts.push(trans.__('between %1 and %2: faster samples could tell', ...score.range.map(Math.round)));
-  }
   if (score.spread && score.gpus.length > 1) {
     parts.push(trans.__('GPUs from %1 to %2', ...range(score)));
   }

@@ -49,6 +49,8 @@ def untreated(case: Case, told: Collection[str]) -> Iterator[Advice]:
         if evidence is not None:
             text, action, knob = _TEXTS.get(loss, _OTHER)
             who = case.names(case.alike(loss))
+            if not text.startswith("{who}"):
+                who = who.replace("All GPUs", "all GPUs")
             sentence = text.format(who=who, lost=case.loss(loss), loss=loss.replace("_", "-"))
             yield Advice(
                 f"untreated-{loss}", f"{sentence}.", action, 0.0, "no gain is known", knob, (evidence,)

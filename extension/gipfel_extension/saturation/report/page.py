@@ -10,6 +10,7 @@ from importlib.resources import files
 from typing import Any
 
 from ...telemetry.figures.clock import CLOCK_SCRIPT
+from ..lines import told_range
 from ..settings import LOSSES
 from .content import ReportContent, ReportFigure
 
@@ -17,7 +18,10 @@ from .content import ReportContent, ReportFigure
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 
 #: A time as content says it: UTC, whether it is named or not; of another zone it stays as it is.
-_TIME = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d(?::\d\d)?)(?:\.\d+)?(\+00:00|Z| UTC)?(?![\d:+-]|\.\d)")
+_TIME = re.compile(
+    r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d(?::\d\d)?)(?:\.\d+)?"
+    r"(?:(\+00:00|Z| UTC)|(?![\d:+-]|\.\d))"
+)
 
 
 def report_page(
@@ -73,6 +77,8 @@ def _score(document: Mapping[str, Any]) -> Iterator[str]:
             f'<p class="score"><strong>{points["score"]}</strong> of 100{mark}, {_text(_bound(document))}</p>'
         )
         yield f"<p>lost: {_text(' · '.join(lost) or 'nothing')}</p>"
+        if (told := told_range(document["range"], document["interval_s"])) is not None:
+            yield f"<p>{_text(told)}</p>"
         utilization = document.get("utilization")
         if utilization is not None:
             yield f"<p>Plain utilization, for comparison: {100 * utilization:.0f} %.</p>"
@@ -83,7 +89,9 @@ def _score(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _bound(document: Mapping[str, Any]) -> str:
-    bottleneck = str(document.get("bottleneck"))
+    bottleneck = document.get("bottleneck")
+    if bottleneck is None:
+        return f"bottleneck unclear at {document['interval_s']:g} s samples"
     share = document.get("binding", {}).get(bottleneck)
     return f"bottleneck: {bottleneck}" + (f", {100 * share:.0f} % of the time" if share is not None else "")
 
