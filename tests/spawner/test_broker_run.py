@@ -95,6 +95,32 @@ def test_the_broker_takes_its_commands_along(home: Path) -> None:
     assert "Traceback" not in errors
 
 
+def test_a_broker_loads_what_it_needs_when_it_is_first_asked(broker: Surroundings) -> None:
+    (pid,) = descendants(os.getpid())
+    mapped = Path(f"/proc/{pid}/maps")
+    until(lambda: "select" in mapped.read_text() or b"asyncio" in mapped.read_bytes(), 20)
+    os.kill(pid, signal.SIGUSR1)
+    assert "pydantic_core" not in mapped.read_text()
+    status, output, _ = run_through(broker, "other", "echo", "hello")
+    assert (status, output) == (0, "hello\n")
+    assert "pydantic_core" in mapped.read_text()
+
+
+def test_a_broker_loads_what_it_needs_when_it_is_first_asked(broker: Surroundings) -> None:
+    (pid,) = descendants(os.getpid())
+    status, maps = Path(f"/proc/{pid}/status"), Path(f"/proc/{pid}/maps")
+
+    def catches_signals() -> bool:
+        (caught,) = (line for line in status.read_text().splitlines() if line.startswith("SigCgt"))
+        return bool(int(caught.split()[1], 16) >> (signal.SIGUSR2 - 1) & 1)
+
+    until(catches_signals)
+    assert "pydantic_core" not in maps.read_text()
+    os.kill(pid, signal.SIGUSR1)
+    assert run_through(broker, "other", "echo", "hello")[:2] == (0, "hello\n")
+    assert "pydantic_core" in maps.read_text()
+
+
 def test_a_killed_broker_is_one_line_for_its_clients(broker: Surroundings, home: Path) -> None:
     client, pid = _sleeper(broker, home)
     (owner,) = [
