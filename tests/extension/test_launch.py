@@ -303,6 +303,21 @@ def test_a_rendezvous_of_strangers_is_never_unpickled(key: str, tmp_path: Path) 
     assert "Traceback" not in done.stderr
 
 
+def test_the_launcher_loads_torch_without_collections_and_ranks_load_no_openssl(tmp_path: Path) -> None:
+    torch = tmp_path / "torch" / "distributed"
+    torch.mkdir(parents=True)
+    (torch.parent / "__init__.py").touch()
+    (torch / "__init__.py").write_text("import gc, sys\nprint(gc.isenabled(), '_hashlib' in sys.modules)\n")
+    code = "import gc, rank_program as program; program.run_torchrun([]); print(gc.isenabled())"
+    folder = Path(rank_program.__file__).parent
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": f"{tmp_path}:{folder}", "PATH": os.defpath},
+        cwd="/", capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.stdout.split() == ["False", "False", "True"], done.stderr
+
+
 def test_programs_of_a_launch_run_with_the_standard_library_of_an_old_python() -> None:
     folder = Path(sys.modules[LaunchSpec.__module__].__file__ or "").parent
     for name in ("rank_program.py", "run_program.py", "probe_program.py"):

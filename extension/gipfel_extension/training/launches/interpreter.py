@@ -1,5 +1,6 @@
 """Python interpreter of ranks that run without a container: the caller's."""
 
+import importlib.util
 import shutil
 import subprocess
 import sys
@@ -23,7 +24,7 @@ def callers_python(environment: Mapping[str, str]) -> str:
     found = shutil.which("python3", path=environment.get("PATH"))
     if found is None or "ipykernel" in sys.modules or Path(found).samefile(sys.executable):
         return ""
-    if not _has_torch(found, environment) and _has_torch(sys.executable, environment):
+    if importlib.util.find_spec("torch") and not _has_torch(found, environment):
         return ""
     return str(Path(found).absolute())
 
