@@ -1,4 +1,4 @@
-"""The process that keeps a step: it can be started ahead of it, and loads while its caller loads.
+"""The process that keeps a step: a new interpreter, or a fork of a program of this package.
 
 This module is imported first, so it imports little itself.
 """
@@ -6,9 +6,10 @@ This module is imported first, so it imports little itself.
 import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 
-_ahead: list[tuple[dict[str, str], subprocess.Popen[bytes]]] = []
+from .forking import ForkedProgram, is_alone
+
+_own_program = False
 
 
 def keeper_arguments() -> tuple[str, ...]:
@@ -21,40 +22,27 @@ def in_container(environment: Mapping[str, str]) -> bool:
     return "GIPFEL_RUN" in environment and environment.get("GIPFEL_ENGINE", "") not in {"", "host"}
 
 
-def start_ahead(environment: Mapping[str, str]) -> None:
-    """Start the keeper of a step that this process will start; without a step it ends with this process."""
-    if not in_container(environment):
-        # Where it can't be started, whoever starts the step says so.
-        with suppress(OSError):
-            _ahead.append((_variables(environment), _started(environment)))
+def fork_keepers() -> None:
+    """Let keepers be forks of this process, which is a program of this package and holds nothing large.
+
+    A keeper's modules are loaded here anyway, since the plan of a step is made of them.
+    """
+    global _own_program  # noqa: PLW0603 - of the process, as what it runs is
+    _own_program = True
 
 
-def keeper_process(environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """A keeper that waits for its plan on standard input: one that was started ahead, or else a new one."""
-    while _ahead:
-        variables, process = _ahead.pop()
-        if variables == _variables(environment) and process.poll() is None:
-            return process
-        _dismiss(process)
-    return _started(environment)
+def keeper_process(environment: Mapping[str, str]) -> "subprocess.Popen[bytes] | ForkedProgram":
+    """A keeper that waits for its plan on standard input."""
+    variables = {name: value for name, value in environment.items() if "TOKEN" not in name}
+    if _own_program and is_alone():
+        from .steps.keeper import main  # noqa: PLC0415 - not where steps are only planned
 
-
-def _variables(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if "TOKEN" not in name}
-
-
-def _started(environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        return ForkedProgram(keeper_arguments(), main, variables)
     return subprocess.Popen(
         keeper_arguments(),
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
-        env=_variables(environment),
+        env=variables,
         cwd="/",
         start_new_session=True,
     )
-
-
-def _dismiss(process: subprocess.Popen[bytes]) -> None:
-    if process.stdin:
-        process.stdin.close()
-    process.wait()

@@ -97,17 +97,6 @@ def test_the_broker_takes_its_commands_along(home: Path) -> None:
 
 def test_a_broker_loads_what_it_needs_when_it_is_first_asked(broker: Surroundings) -> None:
     (pid,) = descendants(os.getpid())
-    mapped = Path(f"/proc/{pid}/maps")
-    until(lambda: "select" in mapped.read_text() or b"asyncio" in mapped.read_bytes(), 20)
-    os.kill(pid, signal.SIGUSR1)
-    assert "pydantic_core" not in mapped.read_text()
-    status, output, _ = run_through(broker, "other", "echo", "hello")
-    assert (status, output) == (0, "hello\n")
-    assert "pydantic_core" in mapped.read_text()
-
-
-def test_a_broker_loads_what_it_needs_when_it_is_first_asked(broker: Surroundings) -> None:
-    (pid,) = descendants(os.getpid())
     status, maps = Path(f"/proc/{pid}/status"), Path(f"/proc/{pid}/maps")
 
     def catches_signals() -> bool:

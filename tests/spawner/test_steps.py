@@ -1,5 +1,6 @@
 """Steps on a machine without Slurm and through a job's broker, and what Slurm would be asked for."""
 
+import json
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from broker_jobs import running_broker, until, write_edf
 
-from gipfel_cluster.keeper_process import keeper_arguments, start_ahead
+from gipfel_cluster.keeper_process import keeper_arguments
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runtime import Runtime
 from gipfel_cluster.scheduler.processes import descendants
@@ -75,18 +76,44 @@ def test_a_step_hears_signals_and_stops_with_all_that_it_started(tmp_path: Path)
     assert step.poll() == 137
 
 
-def test_a_keeper_that_was_started_ahead_keeps_the_next_step_of_its_variables(tmp_path: Path) -> None:
-    def kept_ahead(environment: dict[str, str]) -> bool:
-        before = set(descendants(os.getpid()))
-        start_ahead(environment)
-        (ahead,) = set(descendants(os.getpid())) - before
-        step = start_step(StepSpec(command=("true",), folder=str(tmp_path)), _environment())
-        assert step.wait(60) == 0
-        assert step.state.keeper is not None
-        return step.state.keeper.pid == ahead
+#: A program of its own: this test's process has other threads.
+_PROGRAM = """
+import json, os, signal, sys
+from gipfel_cluster.keeper_process import fork_keepers
+from gipfel_cluster.regular_files import read_regular
+from gipfel_cluster.steps import StepSpec, start_step
+fork_keepers()
+signal.signal(signal.SIGUSR2, lambda *_: None)
+held = open(sys.argv[1] + "/held", "w")
+code = "trap 'echo $WHERE ${MY_TOKEN-none}; exit 7' USR1; echo ready; while :; do sleep 0.1; done"
+environment = {"PATH": os.environ["PATH"], "HOME": sys.argv[1], "WHERE": "there", "MY_TOKEN": "secret"}
+with start_step(StepSpec(command=("sh", "-c", code), folder=sys.argv[1]), environment) as step:
+    while step.wait(0.05) is None and not os.path.exists(sys.argv[1] + "/node-0.log"):
+        pass
+    while not os.path.getsize(sys.argv[1] + "/node-0.log"):
+        assert step.poll() is None
+    pid = step.state.keeper.pid
+    command = open(f"/proc/{pid}/cmdline").read().split("\\0")
+    files = [os.readlink(f"/proc/{pid}/fd/{each}") for each in os.listdir(f"/proc/{pid}/fd")]
+    maps = open("/proc/self/maps").read().splitlines(), open(f"/proc/{pid}/maps").read().splitlines()
+    same = {line.split()[0] for line in maps[0] if "pydantic_core" in line} <= {l.split()[0] for l in maps[1]}
+    children = open("/proc/self/task/%d/children" % os.getpid()).read().split()
+    step.signal(signal.SIGUSR1)
+    status = step.wait(60)
+print(json.dumps([command[:4], files, same, children == [str(pid)], status]))
+"""
 
-    assert kept_ahead(_environment())
-    assert not kept_ahead(_environment(WHERE="elsewhere"))
+
+def test_a_program_of_ours_forks_the_keeper_of_its_steps(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", _PROGRAM, str(tmp_path)], capture_output=True, text=True, timeout=60
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    command, files, same, child, status = json.loads(done.stdout)
+    assert command == list(keeper_arguments())
+    assert not [each for each in files if each.startswith(str(tmp_path))]
+    assert (same, child, status) == (True, True, 7)
+    assert _log(tmp_path, "node-0.log").splitlines() == ["ready", "there none"]
     unused = subprocess.run(keeper_arguments(), stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
     assert (unused.returncode, unused.stderr) == (0, b"")
 

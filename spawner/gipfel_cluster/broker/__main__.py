@@ -1,8 +1,8 @@
 """``python -m gipfel_cluster.broker LISTENER LIFE``: serve until LIFE ends; stdin holds the surroundings.
 
-LISTENER and LIFE are descriptors: the socket, and a pipe whose other end the job holds. Until the first client
-comes this process waits and imports little: many jobs never ask their broker, and it would load beside their
-start.
+LISTENER and LIFE are descriptors: the socket, and a pipe whose other end the job holds. Until the first
+client comes this process waits and imports little: many jobs never ask their broker, and it would load beside
+their start.
 """
 
 import os

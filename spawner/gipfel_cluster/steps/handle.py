@@ -12,6 +12,7 @@ from typing import Protocol
 from pydantic import TypeAdapter, ValidationError
 
 from ..broker.messages import MOST_BYTES, Ended, Refusal, Signal, to_line
+from ..forking import ForkedProgram
 from ..regular_files import read_regular
 from .spec import StepSpec, StepState, TaskPlace
 
@@ -107,7 +108,7 @@ class StepHandle:
 class OwnKeeper:
     """A keeper that is a child of this process."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: "subprocess.Popen[bytes] | ForkedProgram") -> None:
         self._process = process
 
     def poll(self, seconds: float) -> int | None:

@@ -10,11 +10,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from gipfel_cluster.keeper_process import start_ahead
-
-if __name__ == "__main__":
-    start_ahead(os.environ)
-
+from gipfel_cluster.keeper_process import fork_keepers
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.steps.setting import setting_of_host
 from gipfel_cluster.steps.spec import StepSetting
@@ -53,4 +49,5 @@ def _supervise(folder: Path, *, inherited: bool) -> int:
 
 
 if __name__ == "__main__":
+    fork_keepers()
     sys.exit(main(sys.argv[1:]))
