@@ -1,24 +1,36 @@
 """Programs of this package in a fork of a process that has loaded them, which starts no interpreter.
 
-A fork is only safe where no other thread runs: see `is_alone`.
+A program says by `allow_forks` that it may be forked: it is one of this package and holds nothing large. What
+is forked has one thread only, since a lock that another one held would never be given back.
 """
 
 import gc
 import os
 import select
 import signal
+import site
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+_allowed = False
+_isolated = False
 
-def is_alone() -> bool:
-    """Return whether this process has one thread only, those of libraries counted."""
+
+def allow_forks() -> None:
+    """Let programs of this package be forks of this process."""
+    global _allowed  # noqa: PLW0603 - of the process, as what it runs is
+    _allowed = True
+
+
+def can_fork() -> bool:
+    """Return whether this process may be forked and has one thread, those of libraries counted."""
     try:
-        return len(list(Path("/proc/self/task").iterdir())) == 1
+        return _allowed and len(list(Path("/proc/self/task").iterdir())) == 1
     except OSError:
         return False
 
@@ -34,6 +46,8 @@ class ForkedProgram:
         Runs it, and returns its exit status.
     environment
         Its variables.
+    answers
+        Whether it answers on its output; else that goes nowhere.
 
     Raises
     ------
@@ -41,29 +55,39 @@ class ForkedProgram:
         There can't be another process.
     """
 
-    def __init__(self, argv: Sequence[str], main: Callable[[], int], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        argv: Sequence[str],
+        main: Callable[[], int],
+        environment: Mapping[str, str],
+        *,
+        answers: bool = False,
+    ) -> None:
         given, write = os.pipe()
-        self._ended, alive = os.pipe()
+        read, output = os.pipe() if answers else (-1, os.open(os.devnull, os.O_WRONLY))
+        # Open as long as the program lives. One that answers may leave a process behind: its output ends.
+        self._ended, alive = (-1, -1) if answers else os.pipe()
         self._status: int | None = None
         self.pid = os.fork()
         if self.pid == 0:
             status = 1
             try:
                 os.setsid()
-                nowhere = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(given, 0)
-                os.dup2(nowhere, 1)
+                os.dup2(output, 1)
                 os.chdir("/")
                 become_program(argv, environment, keep=alive)
                 status = main()
+                sys.stdout.flush()
                 sys.stderr.flush()
             except BaseException:  # noqa: BLE001 - nothing of this process's own may run in the other one
                 traceback.print_exc()
             finally:
                 os._exit(status)
-        os.close(given)
-        os.close(alive)
+        for each in (given, output, *([] if answers else [alive])):
+            os.close(each)
         self.stdin = os.fdopen(write, "wb")
+        self._answer = read
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end; negative after a signal.
@@ -79,6 +103,33 @@ class ForkedProgram:
             self._status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
             os.close(self._ended)
         return self._status
+
+    def answer_to(self, question: bytes, timeout: float) -> bytes:
+        """Write all of its input, and return its output when it has ended.
+
+        Raises
+        ------
+        subprocess.TimeoutExpired
+            It still runs after so many seconds.
+        OSError
+            It does not read its input.
+        """
+        deadline = time.monotonic() + timeout
+        answer = b""
+        try:
+            with self.stdin:
+                self.stdin.write(question)
+            while True:
+                left = max(0.0, deadline - time.monotonic())
+                if not select.select([self._answer], [], [], left)[0]:
+                    raise subprocess.TimeoutExpired("forked", timeout)
+                piece = os.read(self._answer, 1 << 16)
+                if not piece:
+                    os.waitpid(self.pid, 0)
+                    return answer
+                answer += piece
+        finally:
+            os.close(self._answer)
 
     def send_signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""
@@ -99,11 +150,27 @@ def become_program(argv: Sequence[str], environment: Mapping[str, str], *, keep:
         if held > 2 and held != keep:
             with suppress(OSError):
                 os.close(held)
+    _isolate()
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = [argv[0]]
+    # The parent's hold what it has not written yet, or are missing.
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - a descriptor
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", 1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     with suppress(OSError, ValueError, IndexError):
         _rename(b"\0".join(os.fsencode(word) for word in argv))
+
+
+def _isolate() -> None:
+    """Import what this program still lacks as ``python -I`` does: nothing of the user's lies before it."""
+    global _isolated  # noqa: PLW0603 - of the process, as its path is
+    if sys.flags.isolated or _isolated:
+        return
+    _isolated = True
+    first = sys.path[:1] if not sys.flags.safe_path else []
+    foreign = {*first, *os.environ.get("PYTHONPATH", "").split(os.pathsep)}
+    sys.path[:] = [each for each in sys.path if each not in {*foreign, site.USER_SITE}]
 
 
 def _rename(words: bytes) -> None:

@@ -71,6 +71,58 @@ def test_a_job_ends_with_its_status_and_log(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+#: A program of its own, since this test's process has other threads; some of its words may be taken over.
+_PROGRAM = """
+import asyncio, os, sys
+from pathlib import Path
+from gipfel_cluster.forking import allow_forks
+from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script
+from gipfel_cluster.scheduler.local import LocalScheduler
+from gipfel_cluster.scheduler.protocol import JobRequest
+allow_forks()
+home, code, script = sys.argv[1:]
+spec = JobSpec(kind="notebook", command=("sh", "-c", code), directory=home, options={"gpus": 0})
+held = open(home + "/held", "w")
+print("unwritten", end="")
+local = LocalScheduler(Path(home, "jobs"), environment=dict(os.environ))
+request = JobRequest(
+    name="test", script=script or batch_script(sys.executable), directory=home, output=home + "/log",
+    environment={"PATH": os.environ["PATH"], "HOME": home, "COLOUR": "blue"}
+    | {JOB_VARIABLE: spec.model_dump_json()},
+)
+job = asyncio.run(local.submit(request))
+print("\\n" + job, next(line.split()[0] for line in open("/proc/self/maps") if "pydantic_core" in line))
+"""
+
+
+@pytest.mark.parametrize("forked", [True, False])
+def test_a_program_of_ours_forks_the_keeper_and_the_runner_of_its_job(
+    tmp_path: Path, *, forked: bool
+) -> None:
+    seen = (
+        "tr '\\0' '\\n' </proc/$PPID/cmdline >words; cat /proc/$PPID/maps >maps; ls -l /proc/$PPID/fd >files"
+    )
+    code = f"{seen}; echo $COLOUR ${{SECRET-none}} $GIPFEL_JOB_ID >said; exit 7"
+    script = "" if forked else batch_script(sys.executable) + "# another one\n"
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, str(tmp_path), code, script],
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SECRET": "x", "PYTHONPATH": str(tmp_path)},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    first, (job, place) = done.stdout.splitlines()[0], done.stdout.splitlines()[1].split()
+    local = scheduler(tmp_path)
+    status = asyncio.run(ended(local, job, 60))
+    assert (first, done.stderr, status.state, status.exit_code) == ("unwritten", "", "FAILED", 7)
+    assert (tmp_path / "said").read_text() == f"blue none {job}\n"
+    words = (tmp_path / "words").read_text().split("\n")
+    assert words[:4] == [sys.executable, "-I", "-m", "gipfel_cluster.job"]
+    assert str(tmp_path / "held") not in (tmp_path / "files").read_text()
+    assert (place in (tmp_path / "maps").read_text()) is forked
+    (log,) = (tmp_path / "log").read_text().splitlines()
+    assert "the record of this run" in log
+
+
 def test_a_job_outlives_the_process_that_started_it(tmp_path: Path) -> None:
     program = f"""
 import asyncio, os

@@ -79,10 +79,10 @@ def test_a_step_hears_signals_and_stops_with_all_that_it_started(tmp_path: Path)
 #: A program of its own: this test's process has other threads.
 _PROGRAM = """
 import json, os, signal, sys
-from gipfel_cluster.keeper_process import fork_keepers
+from gipfel_cluster.forking import allow_forks
 from gipfel_cluster.regular_files import read_regular
 from gipfel_cluster.steps import StepSpec, start_step
-fork_keepers()
+allow_forks()
 signal.signal(signal.SIGUSR2, lambda *_: None)
 held = open(sys.argv[1] + "/held", "w")
 code = "trap 'echo $WHERE ${MY_TOKEN-none}; exit 7' USR1; echo ready; while :; do sleep 0.1; done"

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from gipfel_cluster.keeper_process import fork_keepers
+from gipfel_cluster.forking import allow_forks
 
 from .terminal import examples, tell
 
@@ -151,7 +151,7 @@ def start(**options: Any) -> int:
     LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Ctrl-C with --wait leaves it running;
     `gipfel launch stop` ends it. Its folder holds the spec, the logs of all ranks and what became of it.
     """
-    fork_keepers()
+    allow_forks()
     from ..training.launch import Launched  # noqa: PLC0415 - pydantic, which --help can do without
     from ..training.launch import launch as start_launch  # noqa: PLC0415
     from .launch_spec import spec_of  # noqa: PLC0415
@@ -226,7 +226,7 @@ def stop(*, which: str) -> int:
 @click.option("--free", is_flag=True, help=_FREE)
 def again(*, which: str, free: bool) -> int:
     """Launch the same once more, in a folder of its own; also one that its pre-flight has kept back."""
-    fork_keepers()
+    allow_forks()
     from ..training.launch import Launch  # noqa: PLC0415
     from ..training.launch import launch as start_launch  # noqa: PLC0415
     from ..training.launches.folder import find_folder  # noqa: PLC0415

@@ -2,6 +2,9 @@
 
 import shlex
 
+#: What the node's interpreter runs.
+RUNNER = ("-I", "-m", "gipfel_cluster.job")
+
 
 def batch_script(python: str) -> str:
     """The script that Slurm copies to the node; it replaces itself by the job's runner.
@@ -11,4 +14,4 @@ def batch_script(python: str) -> str:
     python
         The interpreter on the node, usually that of the runtime folder.
     """
-    return f"#!/bin/sh\nexec {shlex.quote(python)} -I -m gipfel_cluster.job\n"
+    return f"#!/bin/sh\nexec {shlex.join((python, *RUNNER))}\n"

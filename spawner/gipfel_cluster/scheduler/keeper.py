@@ -15,8 +15,12 @@ import pwd
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
+from typing import NoReturn
 
+from ..forking import become_program
+from ..job.script import RUNNER, batch_script
 from ..model import Frozen
 from ..runs import write_atomically
 from .processes import Process, descendants, kill_tree
@@ -60,8 +64,8 @@ def _become(user: str) -> None:
         os.setuid(entry.pw_uid)
 
 
-def _start_here(job: KeptJob) -> None:
-    """Turn this (forked) process into the job; returns only by an exception."""
+def _start_here(job: KeptJob, pipe: int) -> None:
+    """Turn this (forked) process into the job; returns only by an exception, of which `pipe` is told."""
     os.setsid()
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     # The script lives in memory: the job's user may be unable to read any folder of ours.
@@ -77,7 +81,27 @@ def _start_here(job: KeptJob) -> None:
     empty = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     for target, source in ((0, empty), (1, log), (2, log)):
         os.dup2(source, target)
+    if not job.user and job.script == batch_script(sys.executable):
+        # What the script would start with this very interpreter, of which most is loaded.
+        os.close(pipe)
+        _run_here(job)
     os.execve("/bin/sh", ["/bin/sh", f"/proc/self/fd/{script}"], job.environment)  # noqa: S606 - the script is ours
+
+
+def _run_here(job: KeptJob) -> NoReturn:
+    """Run the job's runner in this process; returns never."""
+    status = 1
+    try:
+        from ..job.runner import main as run_job  # noqa: PLC0415 - in the job's process alone
+
+        become_program((sys.executable, *RUNNER), job.environment)
+        status = run_job()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BaseException:  # noqa: BLE001 - what is left of the keeper must not run here
+        traceback.print_exc()
+    finally:
+        os._exit(status)
 
 
 def _fork(job: KeptJob) -> tuple[int, str]:
@@ -90,7 +114,7 @@ def _fork(job: KeptJob) -> tuple[int, str]:
             return pid, pipe.read()
     try:
         os.close(read)
-        _start_here(job)
+        _start_here(job, write)
     except KeyError:
         os.write(write, f"There is no unix user {job.user}.".encode())
     except OSError as error:

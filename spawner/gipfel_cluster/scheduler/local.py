@@ -8,6 +8,7 @@ import secrets
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -15,12 +16,14 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from ..forking import ForkedProgram, can_fork
 from ..model import GipfelError
 from ..runs import make_private, write_atomically
 from .account import own_name
 from .array import ArrayPlan, TaskState, array_script, task_file
 from .durations import parse_duration
 from .keeper import EXTENSION, GRACE_SECONDS, Ending, KeptJob
+from .keeper import main as keep_job
 from .local_machine import count_gpus, gpus_are_known, local_cpus, local_gpus, local_memory
 from .processes import Process, kill_tree
 from .protocol import JobRequest, JobStatus, Partition
@@ -69,16 +72,7 @@ class LocalScheduler:
         try:
             make_private(self._folder)
             self._forget_old()
-            keeper = await asyncio.create_subprocess_exec(
-                self._python,
-                *("-I", "-m", "gipfel_cluster.scheduler.keeper"),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.DEVNULL,
-                start_new_session=True,
-                cwd="/",
-                env=self._environment,
-            )
+            keeper = await self._started_keeper()
         except OSError as error:
             raise GipfelError(f"The job can't be started: {error.strerror} ({error.filename}).") from error
         job_id = f"{keeper.pid}-{secrets.token_hex(3)}"
@@ -114,6 +108,20 @@ class LocalScheduler:
             unwanted.add_done_callback(self._unwanted.discard)
             raise
         return job_id
+
+    async def _started_keeper(self) -> "asyncio.subprocess.Process | ForkedProgram":
+        argv = (self._python, "-I", "-m", "gipfel_cluster.scheduler.keeper")
+        if self._python == sys.executable and can_fork():
+            return ForkedProgram(argv, keep_job, self._environment, answers=True)
+        return await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+            env=self._environment,
+        )
 
     def _array(
         self, request: JobRequest, job_id: str, environment: dict[str, str], gpus: Sequence[str]
@@ -276,19 +284,26 @@ class LocalScheduler:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _hand_over(keeper: asyncio.subprocess.Process, plan: KeptJob) -> None:
+async def _hand_over(keeper: "asyncio.subprocess.Process | ForkedProgram", plan: KeptJob) -> None:
     """Give the keeper its job and wait until it runs."""
-    if keeper.stdin is None or keeper.stdout is None:
-        raise GipfelError("The job's keeper has no pipes.")
     try:
-        keeper.stdin.write(plan.model_dump_json().encode())
-        keeper.stdin.close()
-        line = await asyncio.wait_for(keeper.stdout.readline(), _START_SECONDS)
-        await asyncio.wait_for(asyncio.gather(keeper.stdout.read(), keeper.wait()), _START_SECONDS)
+        line = await _answer(keeper, plan.model_dump_json().encode())
         answer = json.loads(line or b'{"problem": "its keeper ended at once."}')
-    except TimeoutError as error:
+    except (TimeoutError, subprocess.TimeoutExpired) as error:
         raise GipfelError(f"The job did not start within {_START_SECONDS:.0f} s.") from error
     except (OSError, ValueError) as error:
         raise GipfelError(f"The job can't be started: {error}.") from error
     if "problem" in answer:
         raise GipfelError(f"The job can't be started: {answer['problem']}", "Check the job's folder and log.")
+
+
+async def _answer(keeper: "asyncio.subprocess.Process | ForkedProgram", question: bytes) -> bytes:
+    if isinstance(keeper, ForkedProgram):
+        return await asyncio.to_thread(keeper.answer_to, question, _START_SECONDS)
+    if keeper.stdin is None or keeper.stdout is None:
+        raise GipfelError("The job's keeper has no pipes.")
+    keeper.stdin.write(question)
+    keeper.stdin.close()
+    line = await asyncio.wait_for(keeper.stdout.readline(), _START_SECONDS)
+    await asyncio.wait_for(asyncio.gather(keeper.stdout.read(), keeper.wait()), _START_SECONDS)
+    return line

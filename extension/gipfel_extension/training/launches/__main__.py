@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from gipfel_cluster.keeper_process import fork_keepers
+from gipfel_cluster.forking import allow_forks
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.steps.setting import setting_of_host
 from gipfel_cluster.steps.spec import StepSetting
@@ -49,5 +49,5 @@ def _supervise(folder: Path, *, inherited: bool) -> int:
 
 
 if __name__ == "__main__":
-    fork_keepers()
+    allow_forks()
     sys.exit(main(sys.argv[1:]))
