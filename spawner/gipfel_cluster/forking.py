@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 _allowed = False
 _isolated = False
@@ -46,8 +47,8 @@ class ForkedProgram:
         Runs it, and returns its exit status.
     environment
         Its variables.
-    answers
-        Whether it answers on its output; else that goes nowhere.
+    output
+        Where its output goes: nowhere, where that of this process goes, or to `answer_to`.
 
     Raises
     ------
@@ -61,10 +62,11 @@ class ForkedProgram:
         main: Callable[[], int],
         environment: Mapping[str, str],
         *,
-        answers: bool = False,
+        output: Literal["none", "parent", "answer"] = "none",
     ) -> None:
+        answers = output == "answer"
         given, write = os.pipe()
-        read, output = os.pipe() if answers else (-1, os.open(os.devnull, os.O_WRONLY))
+        self._answer, answering = os.pipe() if answers else (-1, -1)
         # Open as long as the program lives. One that answers may leave a process behind: its output ends.
         self._ended, alive = (-1, -1) if answers else os.pipe()
         self._status: int | None = None
@@ -74,7 +76,8 @@ class ForkedProgram:
             try:
                 os.setsid()
                 os.dup2(given, 0)
-                os.dup2(output, 1)
+                if output != "parent":
+                    os.dup2(answering if answers else os.open(os.devnull, os.O_WRONLY), 1)
                 os.chdir("/")
                 become_program(argv, environment, keep=alive)
                 status = main()
@@ -84,10 +87,16 @@ class ForkedProgram:
                 traceback.print_exc()
             finally:
                 os._exit(status)
-        for each in (given, output, *([] if answers else [alive])):
-            os.close(each)
+        os.close(given)
+        os.close(answering if answers else alive)
         self.stdin = os.fdopen(write, "wb")
-        self._answer = read
+
+    def poll(self) -> int | None:
+        """Its exit status, negative after a signal; None while it runs."""
+        try:
+            return self.wait(0)
+        except subprocess.TimeoutExpired:
+            return None
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end; negative after a signal.
@@ -159,7 +168,7 @@ def become_program(argv: Sequence[str], environment: Mapping[str, str], *, keep:
     sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", 1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     with suppress(OSError, ValueError, IndexError):
-        _rename(b"\0".join(os.fsencode(word) for word in argv))
+        _rename([os.fsencode(word) for word in argv])
 
 
 def _isolate() -> None:
@@ -173,11 +182,19 @@ def _isolate() -> None:
     sys.path[:] = [each for each in sys.path if each not in {*foreign, site.USER_SITE}]
 
 
-def _rename(words: bytes) -> None:
-    """Write the words over the arguments that this process was started with, which ``ps`` shows."""
+def _rename(words: Sequence[bytes]) -> None:
+    """Write the words over the arguments that this process was started with, which ``ps`` shows.
+
+    Longer ones reach over the variables behind them, as those of setproctitle(3): these are in use no more,
+    and the kernel shows what is there up to its end where the last byte of the arguments is not empty.
+    """
     fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
-    start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end of proc(5)
-    room = end - start
+    start, end, behind, last = (int(each) for each in fields[45:49])  # arg_start to env_end of proc(5)
+    text = b"\0".join(words) + b"\0"
+    if len(text) > end - start and behind == end:
+        text = b" ".join(words)[: last - start - 1] + b"\0"
+    else:
+        text = text[: end - start].ljust(end - start, b"\0")
     with Path("/proc/self/mem").open("r+b", buffering=0) as memory:
         memory.seek(start)
-        memory.write(words[: room - 1].ljust(room, b"\0"))
+        memory.write(text)

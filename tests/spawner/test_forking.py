@@ -22,15 +22,23 @@ def main():
     blocked = len(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
     print(json.dumps([said, dict(os.environ), sys.path, sys.argv, left, blocked, os.getcwd()]))
 
-forked = ForkedProgram(("program", "word"), main, {"YOURS": "y"}, answers=True)
+forked = ForkedProgram(("program", "word"), main, {"YOURS": "y"}, output="answer")
 answer = json.loads(forked.answer_to(b"question", 20))
 
 def fails():
     raise ValueError("wrong")
 
 failed = ForkedProgram(("program",), fails, {}).wait(20)
+def shows():
+    print(open("/proc/self/cmdline").read(), os.environ["FILL"], end="")
+
+named = [
+    ForkedProgram(words, shows, {"FILL": "full"}, output="answer").answer_to(b"", 20).decode()
+    for words in (["python", "-m", "short"], ["python", "-m", "long" * 1000])
+]
 threading.Thread(target=threading.Event().wait, daemon=True).start()
 print(json.dumps([before, alone, can_fork(), failed, *answer]))
+print(json.dumps(named))
 """
 
 
@@ -38,13 +46,12 @@ def test_a_forked_program_has_nothing_of_its_parent_but_its_modules(tmp_path: Pa
     done = subprocess.run(
         # Without an input of its own: the descriptor that the program reads is not there yet.
         ["/bin/sh", "-c", 'exec "$0" -c "$1" <&-', sys.executable, _FORKS],
-        env={"PATH": os.defpath, "PYTHONPATH": str(tmp_path)},
+        env={"PATH": os.defpath, "PYTHONPATH": str(tmp_path), "FILL": "full" * 1000},
         cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    before, alone, beside_another, failed, said, variables, path, argv, left, blocked, folder = json.loads(
-        done.stdout
-    )
+    first, second = (json.loads(line) for line in done.stdout.splitlines())
+    before, alone, beside_another, failed, said, variables, path, argv, left, blocked, folder = first
     assert (before, alone, beside_another) == (False, True, False)
     assert (said, variables, argv, folder) == ("question", {"YOURS": "y"}, ["program"], "/")
     assert not {"", str(tmp_path)} & set(path)
@@ -53,3 +60,48 @@ def test_a_forked_program_has_nothing_of_its_parent_but_its_modules(tmp_path: Pa
     assert (left["SIGTERM"], blocked) == (str(0), 0)
     assert failed == 1
     assert "ValueError: wrong" in done.stderr
+    assert [each.replace("\0", " ").split() for each in second] == [
+        ["python", "-m", "short", "full"],
+        ["python", "-m", "long" * 1000, "full"],
+    ]
+
+
+_LOADS = """
+import json, os, sys
+from gipfel_cluster.forking import allow_forks
+from gipfel_cluster.job.loading import LoadingProgram
+home = sys.argv[1]
+sys.path.append(home)
+argv = [sys.executable, "-I", "-m", "program", "word"]
+assert LoadingProgram.of(argv) is None
+allow_forks()
+assert LoadingProgram.of(["/usr/bin/true", *argv[1:]]) is None
+assert LoadingProgram.of(["sh", "-c", "true"]) is None
+sys.forked = "forked"
+assert LoadingProgram.of(argv).begin([*argv, "more"], {}, home) is None
+assert LoadingProgram.of(argv).begin(["/usr/bin/nice", "--adjustment=1", *argv], {}, home) is None
+for enter in ([], ["/usr/bin/env", f"--chdir={home}/in"]):
+    program = LoadingProgram.of(argv).begin([*enter, *argv], {"YOURS": "y"}, home)
+    print(program.wait(20), program.poll(), flush=True)
+"""
+
+
+def test_a_program_that_loads_ahead_runs_as_if_it_were_started_then(tmp_path: Path) -> None:
+    package = tmp_path / "program"
+    package.mkdir()
+    (tmp_path / "in").mkdir()
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text(
+        "import os, sys\nshown = lambda: (dict(os.environ), os.getcwd())\nif __name__ == '__main__':\n"
+        "    print(sys.forked, sys.argv[1:], *shown(), repr(sys.stdin.read()), flush=True)\n"
+        "    sys.exit(5)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", _LOADS, str(tmp_path)],
+        env={"PATH": os.defpath}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    told = "forked ['word'] {{'YOURS': 'y'}} {} ''"
+    assert done.stdout.splitlines() == [
+        told.format(tmp_path), "5 5", told.format(tmp_path / "in"), "5 5",
+    ]  # fmt: skip

@@ -17,6 +17,7 @@ from ..edf import Edf, EdfError, Mount, check_here, load_edf
 from ..engines import ContainerRequest, engine_for, engine_invocation, engine_pulls
 from ..engines.ce import ContainerEngine
 from ..environment import BINDING
+from ..forking import ForkedProgram, allow_forks
 from ..model import GipfelError
 from ..runs import RunFolder, runs_root
 from ..runtime import Runtime
@@ -24,6 +25,7 @@ from ..scratch import ScratchFolder
 from . import kept
 from .closing import close_run
 from .image_digest import BackgroundDigest, cache_folder
+from .loading import LoadingProgram
 from .orphans import adopt_orphans, end_descendants
 from .place import Place, place_in_container, place_on_host
 from .record import describe_run, job_id_of, now, scheduler_of
@@ -46,7 +48,7 @@ class JobRunner:
         self.home = self.environment.get("HOME") or str(Path.home())
         self.job_id = job_id_of(self.environment) or str(os.getpid())
         self.node = self.environment.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: subprocess.Popen[bytes] | ForkedProgram | None = None
         self._asked: int | None = None
         self._told: set[int] = set()
         self._recorded = False
@@ -99,6 +101,7 @@ class JobRunner:
         # The first word alone: the others may be a user's.
         command = list(self.spec.command)
         command[0] = runtime.python if command[0] == PYTHON else command[0]
+        loading = LoadingProgram.of(command) if on_host else None
         record = describe_run(self.spec, edf, command, self.environment, node=self.node, runtime=runtime)
         run.write_record(record)
         print(f"gipfel: the record of this run is {run.path}", file=sys.stderr, flush=True)  # noqa: T201
@@ -138,7 +141,7 @@ class JobRunner:
             )
             with broker_beside(around):
                 start = self._start(engine.name) if contained else directory
-                status = self._wait(invocation.argv, dict(invocation.environment), start)
+                status = self._wait(invocation.argv, dict(invocation.environment), start, loading)
                 if self._asked in _ENDING:
                     with contextlib.suppress(OSError):  # it is written once more
                         self._write_end(run, record, status)
@@ -194,12 +197,20 @@ class JobRunner:
             wanted.append(directory)
         return (*(Mount(source=path, destination=path) for path in dict.fromkeys(wanted)), runtime.mount)
 
-    def _wait(self, argv: tuple[str, ...], environment: dict[str, str], directory: str) -> int:
+    def _wait(
+        self,
+        argv: tuple[str, ...],
+        environment: dict[str, str],
+        directory: str,
+        loading: LoadingProgram | None,
+    ) -> int:
         if not Path(directory).is_dir():
             raise GipfelError(
                 f"The working folder {directory} is not on {self.node}.", "Check workdir in the EDF."
             )
-        self._child = subprocess.Popen(argv, env=environment, cwd=directory, start_new_session=True)
+        self._child = loading.begin(argv, environment, directory) if loading else None
+        if self._child is None:
+            self._child = subprocess.Popen(argv, env=environment, cwd=directory, start_new_session=True)
         if self._asked is not None:
             self._forward(self._asked, None)
         status = self._child.wait()
@@ -219,6 +230,7 @@ class JobRunner:
 
 def main() -> int:
     """Run the job of ``$GIPFEL_JOB``; what a person must know is one line on stderr."""
+    allow_forks()
     try:
         return JobRunner(_given(os.environ.pop(JOB_VARIABLE, "")), os.environ).run()
     except GipfelError as error:

@@ -112,7 +112,7 @@ class LocalScheduler:
     async def _started_keeper(self) -> "asyncio.subprocess.Process | ForkedProgram":
         argv = (self._python, "-I", "-m", "gipfel_cluster.scheduler.keeper")
         if self._python == sys.executable and can_fork():
-            return ForkedProgram(argv, keep_job, self._environment, answers=True)
+            return ForkedProgram(argv, keep_job, self._environment, output="answer")
         return await asyncio.create_subprocess_exec(
             *argv,
             stdin=asyncio.subprocess.PIPE,
