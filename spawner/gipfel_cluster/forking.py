@@ -185,16 +185,15 @@ def _isolate() -> None:
 def _rename(words: Sequence[bytes]) -> None:
     """Write the words over the arguments that this process was started with, which ``ps`` shows.
 
-    Longer ones reach over the variables behind them, as those of setproctitle(3): these are in use no more,
-    and the kernel shows what is there up to its end where the last byte of the arguments is not empty.
+    The parent's variables lie behind them and are in use no more: they are wiped, and longer words reach
+    over them, as those of setproctitle(3); the kernel shows these where the arguments end with a letter.
     """
     fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
     start, end, behind, last = (int(each) for each in fields[45:49])  # arg_start to env_end of proc(5)
-    text = b"\0".join(words) + b"\0"
-    if len(text) > end - start and behind == end:
-        text = b" ".join(words)[: last - start - 1] + b"\0"
-    else:
-        text = text[: end - start].ljust(end - start, b"\0")
+    room = (last if behind == end else end) - start
+    text = b"\0".join(words)
+    if len(text) >= end - start:
+        text = b" ".join(words)[: room - 1]
     with Path("/proc/self/mem").open("r+b", buffering=0) as memory:
         memory.seek(start)
-        memory.write(text)
+        memory.write(text.ljust(room, b"\0"))

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,22 @@ def test_help_names_the_command_as_it_is_typed() -> None:
     for words in (["--help"], [], ["start", "--help"], ["--nodes", "2", "--help"]):
         assert _says(*words).startswith("Usage: gipfel launch [OPTIONS] -- SCRIPT ARGS...\n")
     assert _says("logs", "--help").startswith("Usage: gipfel launch logs [OPTIONS]")
+
+
+def test_a_launch_loads_nothing_heavy_on_its_way_to_the_ranks() -> None:
+    code = """
+import sys
+import gipfel_extension.cli.main, gipfel_extension.cli.launch_spec, gipfel_extension.cli.launch_view
+import gipfel_extension.training.launch, gipfel_extension.training.launches.__main__
+import gipfel_cluster.scheduler.keeper, gipfel_cluster.job.runner, gipfel_cluster.steps.keeper
+heavy = "numpy pandas pyarrow plotly torch IPython zmq tornado papermill nbformat nbclient sqlalchemy"
+heavy += " jupyter_core jupyter_client jupyter_server jupyterlab jupyterhub ipywidgets prometheus_client"
+print(sorted(set(heavy.split()) & set(sys.modules)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "[]\n", done.stderr
 
 
 def test_a_launch_is_listed_by_its_name_and_leads_to_its_score(folder: Path) -> None:

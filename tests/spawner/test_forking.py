@@ -30,7 +30,8 @@ def fails():
 
 failed = ForkedProgram(("program",), fails, {}).wait(20)
 def shows():
-    print(open("/proc/self/cmdline").read(), os.environ["FILL"], end="")
+    left = open("/proc/self/environ").read().strip("\\0")
+    print(open("/proc/self/cmdline").read(), os.environ["FILL"], "full" * 1000 in left, end="")
 
 named = [
     ForkedProgram(words, shows, {"FILL": "full"}, output="answer").answer_to(b"", 20).decode()
@@ -61,8 +62,8 @@ def test_a_forked_program_has_nothing_of_its_parent_but_its_modules(tmp_path: Pa
     assert failed == 1
     assert "ValueError: wrong" in done.stderr
     assert [each.replace("\0", " ").split() for each in second] == [
-        ["python", "-m", "short", "full"],
-        ["python", "-m", "long" * 1000, "full"],
+        ["python", "-m", "short", "full", "False"],
+        ["python", "-m", "long" * 1000, "full", "False"],
     ]
 
 
