@@ -76,6 +76,14 @@ def test_of_two_switches_a_slow_path_between_them_is_told_and_no_node_fails(size
     assert all("path between their switches" in each.reason for each in found.values() if each.node)
 
 
+def test_of_four_switches_that_nobody_knows_the_slow_one_costs_its_own_nodes_alone():
+    nodes = {f"n{index:04d}": index // 16 for index in range(64)}
+    found = measured(64, lambda _, *pair: {nodes[each] for each in pair} > {2})
+    behind = {node for node, switch in nodes.items() if switch == 2}
+    assert {each for each, result in found.items() if result.verdict is not Verdict.PASS} == behind
+    assert all("a switch that they share is slow" in found[node].reason for node in behind)
+
+
 def test_chance_of_slow_readings_is_that_of_the_hypergeometric_distribution():
     # All three of three, of three slow ones of six: one of twenty ways.
     assert by_chance(3, 3, 3, 6) == pytest.approx(1 / 20)

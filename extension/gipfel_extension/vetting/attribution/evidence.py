@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from .islands import Island, island
 from .readings import Reading, busy_rounds, read, usual
 from .state import PairState
 from .suspicion import Explained, Ledger, explain
@@ -34,6 +35,8 @@ class Evidence:
         Node to the partners, none of them convicted, with which it was good.
     unmistakable
         A node that is below all others whatever the noise is, if there is one.
+    island
+        A group of nodes that is slow with all others, where no topology is known.
     """
 
     reference: float | None
@@ -46,6 +49,7 @@ class Evidence:
     cleared: frozenset[str]
     met: Mapping[str, frozenset[str]]
     unmistakable: frozenset[str] = frozenset()
+    island: Island | None = None
 
     @property
     def convicted(self) -> frozenset[str]:
@@ -81,7 +85,10 @@ def weigh(state: PairState) -> Evidence:
     ledger = Ledger(state.nodes, counted)
     known = {node for each in state.measurements for node in each.accused}
     unmistakable = below_all([each.measurement for each in counted], state.settings.bad_below)
-    explained = explain(ledger, known | unmistakable)
+    apart = None if state.switches else island(counted, len(state.nodes))
+    # What they share explains all of their pairs with others, though it is not theirs.
+    accounted = frozenset() if apart is None or apart.either else apart.nodes
+    explained = explain(ledger, known | unmistakable | accounted)
     accountable = set(explained.suspected) | explained.convicted
     recheck = tuple(
         pair
@@ -103,5 +110,5 @@ def weigh(state: PairState) -> Evidence:
     )
     own = {node: tuple(ledger.own[node]) for node in state.nodes if ledger.own[node]}
     return Evidence(
-        of.reference, of.noise, of.spread, own, busy, explained, recheck, cleared, met, unmistakable
+        of.reference, of.noise, of.spread, own, busy, explained, recheck, cleared, met, unmistakable, apart
     )

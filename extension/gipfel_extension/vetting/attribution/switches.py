@@ -3,14 +3,11 @@
 from dataclasses import dataclass
 
 from .evidence import Evidence
+from .islands import EITHER
 from .state import PairState
 
 #: So many nodes of a switch, and this share of those that were measured, must be slow.
 _LEAST_NODES, _LEAST_SHARE = 3, 0.6
-#: Beyond this share of all nodes, a group can't be told from the rest: either may be the slow one.
-_EITHER = 0.34
-#: So many slow pairs between two groups are no chance, unless more than this share inside them is slow, too.
-_LEAST_BETWEEN, _MOST_SLOW_INSIDE = 6, 0.2
 
 
 @dataclass(frozen=True)
@@ -67,7 +64,7 @@ def _group(nodes: list[str], switch: str, state: PairState, evidence: Evidence) 
         for reading in evidence.readings.get(node, ())
         if node == reading.measurement.first and reading.other(node) in inside
     )
-    return SlowGroup(tuple(nodes), switch, among, len(nodes) > _EITHER * len(state.nodes))
+    return SlowGroup(tuple(nodes), switch, among, len(nodes) > EITHER * len(state.nodes))
 
 
 def slow_switches(state: PairState, evidence: Evidence) -> tuple[SlowGroup, ...]:
@@ -76,38 +73,11 @@ def slow_switches(state: PairState, evidence: Evidence) -> tuple[SlowGroup, ...]
     Nodes of one known switch that are slow with each other as well share it too; without a topology, such
     nodes are slow by themselves.
     """
-    found = tuple(
+    if evidence.island:
+        apart = evidence.island
+        return (SlowGroup(tuple(sorted(apart.nodes)), "", apart.among, apart.either),)
+    return tuple(
         group
         for group in slow_together(state, evidence)
         if group.good_inside or (group.switch and group.among and len(group.nodes) >= _LEAST_NODES)
     )
-    return found or _halves(state, evidence)
-
-
-def _halves(state: PairState, evidence: Evidence) -> tuple[SlowGroup, ...]:
-    """Return a group that is fast inside and slow with all others, which are fast among themselves too.
-
-    Where many nodes are measured in few rounds and the topology is not known, each of them has met too many
-    of its own group to be suspected.
-    """
-    if state.switches:
-        return ()
-    readings = [
-        each
-        for each in {id(each): each for own in evidence.readings.values() for each in own}.values()
-        if each.measurement.samples and not evidence.convicted & {*each.nodes}
-    ]
-    group_of = {node: {node} for each in readings for node in each.nodes}
-    for each in readings:
-        first, second = (group_of[node] for node in each.nodes)
-        if not each.slow and first is not second:
-            first |= second
-            group_of.update(dict.fromkeys(second, first))
-    groups = sorted({id(each): each for each in group_of.values()}.values(), key=len)
-    inside = [each.slow for each in readings if group_of[each.nodes[0]] is group_of[each.nodes[1]]]
-    between = len(readings) - len(inside)
-    if len(groups) != 2 or len(groups[0]) < _LEAST_NODES or between < _LEAST_BETWEEN:
-        return ()
-    if sum(inside) > _MOST_SLOW_INSIDE * len(inside):
-        return ()
-    return (SlowGroup(tuple(sorted(groups[0])), "", tuple(inside), either=True),)
