@@ -1,7 +1,9 @@
 """``gipfel kernel``: what it writes, what it refuses, and kernels that Jupyter's own client starts by it."""
 
+import contextlib
 import json
 import os
+import queue
 import subprocess
 import sys
 import time
@@ -85,6 +87,16 @@ def _wait_for_text(client: Any, number: str, text: str) -> None:
             return
 
 
+def _interrupt(manager: KernelManager, client: Any, number: str) -> None:
+    """Interrupt as a person does: again, where a signal met the kernel's own code and was lost."""
+    for _ in range(5):
+        manager.interrupt_kernel()
+        with contextlib.suppress(queue.Empty):
+            assert client.get_shell_msg(timeout=8)["parent_header"]["msg_id"] == number
+            return
+    pytest.fail("no interrupt was answered")
+
+
 def test_an_edf_becomes_a_kernel_that_is_interrupted_restarted_and_shut_down(
     gipfel: Gipfel, tmp_path: Path, environment: dict[str, str]
 ) -> None:
@@ -103,8 +115,7 @@ def test_an_edf_becomes_a_kernel_that_is_interrupted_restarted_and_shut_down(
         number = client.execute("import time; print('asleep'); time.sleep(60)")
         # Interrupted earlier, it would go on to sleep.
         _wait_for_text(client, number, "asleep")
-        manager.interrupt_kernel()
-        assert client.get_shell_msg(timeout=40)["parent_header"]["msg_id"] == number
+        _interrupt(manager, client, number)
         assert _said(client, "1/0") == "ZeroDivisionError"
         pid = int(_said(client, "print(os.getpid())"))
         manager.restart_kernel()

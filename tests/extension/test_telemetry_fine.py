@@ -223,6 +223,9 @@ def test_the_recorder_is_fast_where_it_may_choose(tmp_path, monkeypatch, asked, 
     assert open_source(f"replay:{trace}", SourceRequest()).fine
     found = []
     monkeypatch.setattr(Recorder, "run", lambda self, _ended, *, parent: found.append(self) or self.tick())
+    # What the program sets for its whole process would stay with the tests.
+    monkeypatch.setattr("os.umask", lambda _: 0)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
     argv = ["--telemetry", str(tmp_path / "t"), "--node", "n1", "--source", f"replay:{trace}", *asked]
     assert main(argv) == 0
     found[0].close()
