@@ -22,6 +22,8 @@ from gipfel_cluster.scheduler.hostlist import fold_hostlist
 from .hub_post import post_to_hub
 from .vetting.command import vet_argv
 from .vetting.grid import GridRow, VettingGrid, grid_of
+from .vetting.model import Owner
+from .vetting.owner import first_to_mend
 from .vetting.protocol_search import find_protocol
 from .vetting.report import VettingReport
 from .vetting.report_file import ReportFile
@@ -163,15 +165,19 @@ def progress_of(report: VettingReport, outcome: str = "") -> VettingProgress:
 
 
 def what_is_wrong(report: VettingReport) -> str:
-    """Which nodes are not fit, and why the first of them is not, as one line."""
+    """Return as one line which nodes are not fit, and whose fault and what is first to mend."""
     bad = [each for each in report.nodes if not each.vetted]
     if not bad:
         return f"{report.protocol}: {one_line(report.outcome) or 'the vetting was not completed.'}"
-    reason = bad[0].reasons[0] if bad[0].reasons else "it was not vetted"
-    words = f"{bad[0].node}: {one_line(reason)[:200].rstrip('.')}"
+    bad.sort(key=lambda each: first_to_mend(each.owner))
+    first, owner = bad[0], bad[0].owner
+    reason = first.reasons[0] if first.reasons else "it was not vetted"
+    words = f"{first.node}: {one_line(reason)[:200].rstrip('.')}"
+    # The hub's catalogue of causes knows these words.
+    whose = f"Fault of the {owner}: " if owner not in {None, Owner.NODE} else ""
     names = ", ".join(each.node for each in bad[1:9])
     more = f"; and {len(bad) - 1} more: {names}" if names else ""
-    return f"{len(bad)} of {len(report.nodes)} nodes not fit by {report.protocol}: {words}{more}."
+    return f"{whose}{len(bad)} of {len(report.nodes)} nodes not fit by {report.protocol}: {words}{more}."
 
 
 def _node(row: GridRow, grid: VettingGrid) -> NodeProgress:

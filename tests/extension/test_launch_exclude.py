@@ -1,8 +1,13 @@
 """Nodes that a launch in a job around it leaves out."""
 
+import json
+from pathlib import Path
+
 import pytest
 
+from gipfel_cluster.model import GipfelError
 from gipfel_cluster.steps import StepSetting
+from gipfel_extension.training.launches import vetted
 from gipfel_extension.training.launches.plan import LaunchPlan
 from gipfel_extension.training.launches.vetted import vetted_nodes
 from gipfel_extension.training.spec import LaunchSpec
@@ -22,3 +27,26 @@ def test_excluded_nodes_are_not_used(exclude: str, left: tuple[str, ...]) -> Non
     plan = LaunchPlan(spec=spec, folder="/f", host_folder="/f", target="/train.py", directory="/")
     setting = StepSetting.model_construct(nodes=("n1", "n2", "n3", "n10"))
     assert vetted_nodes(plan, setting, {}, lambda: False) == left
+
+
+@pytest.mark.parametrize(
+    ("exclude", "told"),
+    [("n2", "leave the bad nodes out with --exclude"), ("", "leaving nodes out mends nothing")],
+)
+def test_only_nodes_that_are_at_fault_themselves_are_to_be_left_out(
+    exclude: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = {"outcome": "0 of 2 nodes are vetted.", "exclude": exclude, "nodes": []}
+
+    def run(_argv: list[str], _environment: object, folder: Path, _stopped: object) -> int:
+        (folder / vetted.REPORT).write_text(json.dumps(report))
+        return 1
+
+    monkeypatch.setattr(vetted, "_run", run)
+    spec = LaunchSpec(target="train.py", nodes=2, vetting="quick")
+    plan = LaunchPlan(
+        spec=spec, folder=str(tmp_path), host_folder=str(tmp_path), target="/train.py", directory="/"
+    )
+    setting = StepSetting.model_construct(nodes=("n1", "n2"), edf="", run="")
+    with pytest.raises(GipfelError, match=told):
+        vetted_nodes(plan, setting, {}, lambda: False)

@@ -17,8 +17,8 @@ import pytest
 from gipfel_cluster.job.left_out import leave_out, left_out, remaining_variables
 from gipfel_cluster.job.vetting import VettingProgress
 from gipfel_cluster.steps.setting import setting_of_host
-from gipfel_extension.vet_first import VetFirst, progress_of
-from gipfel_extension.vetting.model import CheckResult, Scope, Verdict
+from gipfel_extension.vet_first import VetFirst, progress_of, what_is_wrong
+from gipfel_extension.vetting.model import CheckResult, Owner, Scope, Verdict
 from gipfel_extension.vetting.protocol import ProtocolCheck, VettingProtocol
 from gipfel_extension.vetting.report import VettingReport, make_report, read_report
 from gipfel_extension.vetting.run.place import Place
@@ -105,7 +105,10 @@ def test_abort_names_node_and_reason_and_report_starts_all_the_same(tmp_path: Pa
     assert "the server has" not in said
     found = explain(Evidence(state="FAILED", log=errors))
     assert found is not None
-    assert found.cause == "vetting-failed"
+    # A variable that the environment lacks is not the node's fault.
+    assert found.cause == "vetting-image"
+    assert "other nodes it would fail alike" in found.fix
+    assert "administrators" not in found.fix
     node = read_report(tmp_path / "run").bad_nodes[0]
     assert f"{node}: variable: WANTED is not set, and must be '<1>'" in found.reason
     last = VettingProgress.model_validate(hub.told[-1])
@@ -164,15 +167,86 @@ def test_of_several_nodes_the_server_goes_on_with_those_that_are_fit(tmp_path: P
     assert left_out(str(run)) == frozenset()
 
 
-def report_of_nodes(nodes: tuple[str, ...], bad: set[str]) -> VettingReport:
-    check = ProtocolCheck(name="variable", type="environment")
+@pytest.mark.parametrize(
+    ("kind", "verdict", "owner", "bad", "cause"),
+    [
+        ("environment", Verdict.FAIL, None, {"n1"}, "vetting-failed"),
+        ("environment", Verdict.FAIL, None, {"n1", "n2", "n3"}, "vetting-image"),
+        ("matmul", Verdict.NOT_RUN, Owner.IMAGE, {"n1", "n2", "n3"}, "vetting-image"),
+        ("matmul", Verdict.NOT_RUN, Owner.PROTOCOL, {"n1", "n2", "n3"}, "vetting-protocol"),
+        ("storage_read", Verdict.FAIL, None, {"n1", "n2", "n3"}, "vetting-site"),
+        ("temperature", Verdict.FAIL, None, {"n2"}, "vetting-failed"),
+    ],
+)
+def test_the_page_says_whose_fault_it_is_and_what_that_one_can_do(
+    kind: str, verdict: Verdict, owner: Owner | None, bad: set[str], cause: str
+) -> None:
+    report = report_of_nodes(("n1", "n2", "n3"), bad, kind=kind, verdict=verdict, owner=owner)
+    line = f"gipfel: vet first: {what_is_wrong(report)}"
+    found = explain(Evidence(state="FAILED", log=line))
+    assert found is not None
+    assert found.cause == cause
+    assert f"{len(bad)} of 3 nodes not fit by strict: {min(bad)}: variable: it is not set" in found.reason
+    # Other nodes are no remedy for what they would share.
+    assert ("Start again" in found.fix) is (cause == "vetting-failed")
+
+
+def test_what_other_nodes_would_not_mend_is_said_first() -> None:
+    checks = [ProtocolCheck(name=name, type=name) for name in ("temperature", "environment")]
     results = [
-        CheckResult(
-            check="variable", type="environment", scope=Scope.NODE, subject=node, node=node,
-            verdict=Verdict.FAIL if node in bad else Verdict.PASS, reason="it is not set.",
-        )
+        result_of(node, verdict, kind=kind, check=kind)
+        for kind, failing in (("temperature", {"n1"}), ("environment", {"n1", "n2", "n3"}))
+        for node in ("n1", "n2", "n3")
+        for verdict in [Verdict.FAIL if node in failing else Verdict.PASS]
+    ]
+    protocol = VettingProtocol(name="strict", checks=tuple(checks))
+    report = make_report(protocol, ("n1", "n2", "n3"), results, started_ns=1, ended_ns=2, complete=True)
+    assert report.exclude == "n1"
+    assert {each.owner for each in report.nodes} == {Owner.IMAGE}
+    assert what_is_wrong(report).startswith("Fault of the image: 3 of 3 nodes not fit by strict: n1: environ")
+
+
+def test_a_slow_pair_of_two_nodes_is_said_as_theirs() -> None:
+    check = ProtocolCheck(name="pairs", type="collective", scope=Scope.PAIR)
+    results = [
+        result_of(node, Verdict.FAIL, kind="collective", check="pairs", scope=Scope.PAIR)
+        for node in ("n1", "n2")
+    ]
+    protocol = VettingProtocol(name="strict", checks=(check,))
+    report = make_report(protocol, ("n1", "n2"), results, started_ns=1, ended_ns=2, complete=True)
+    found = explain(Evidence(state="FAILED", log=f"gipfel: vet first: {what_is_wrong(report)}"))
+    assert found is not None
+    assert found.cause == "vetting-link"
+
+
+def result_of(
+    node: str,
+    verdict: Verdict,
+    *,
+    kind: str = "environment",
+    check: str = "variable",
+    scope: Scope = Scope.NODE,
+    owner: Owner | None = None,
+) -> CheckResult:
+    return CheckResult(
+        check=check, type=kind, scope=scope, subject=node, node=node, verdict=verdict,
+        reason="it is not set.", owner=owner,
+    )  # fmt: skip
+
+
+def report_of_nodes(
+    nodes: tuple[str, ...],
+    bad: set[str],
+    *,
+    kind: str = "environment",
+    verdict: Verdict = Verdict.FAIL,
+    owner: Owner | None = None,
+) -> VettingReport:
+    check = ProtocolCheck(name="variable", type=kind)
+    results = [
+        result_of(node, verdict, kind=kind, owner=owner) if node in bad else result_of(node, Verdict.PASS)
         for node in nodes
-    ]  # fmt: skip
+    ]
     protocol = VettingProtocol(name="strict", checks=(check,))
     return make_report(protocol, nodes, results, started_ns=1, ended_ns=2, complete=True)
 

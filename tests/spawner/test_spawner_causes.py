@@ -68,7 +68,8 @@ EXPECTED = {
     "user-namespaces-refused.apptainer": ("user-namespaces-refused", ""),
     "user-namespaces-refused.bwrap": ("user-namespaces-refused", ""),
     "user-namespaces-refused.pyxis": ("user-namespaces-refused", ""),
-    "vetting-failed": ("vetting-failed", "node01: memory bandwidth"),
+    "vetting-failed": ("vetting-failed", "node01: ECC"),
+    "vetting-image": ("vetting-image", "node01: memory bandwidth"),
     "vetting-not-run": ("vetting-not-run", "There is no protocol 'strct'"),
     "wrong-architecture": ("image-architecture", ""),
 }

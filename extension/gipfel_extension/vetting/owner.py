@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 
 from .model import CheckResult, Owner, Scope, Verdict
 
+#: What remains on any nodes comes first: other nodes help only where nothing else is wrong.
+FIRST_TO_MEND = (Owner.IMAGE, Owner.PROTOCOL, Owner.SITE, Owner.NODE, Owner.LINK)
 #: What so large a share of the nodes has is never a node's own.
 SHARED = 0.8
 #: With fewer nodes, sharing proves nothing; then only the kind of the fault tells.
@@ -50,6 +52,11 @@ def with_owners(results: Sequence[CheckResult]) -> tuple[CheckResult, ...]:
         each.model_copy(update={"owner": own.get(each.node) if each.follows else owner})
         for each, owner in zip(results, owners, strict=True)
     )
+
+
+def first_to_mend(owner: Owner | None) -> int:
+    """Return the place of an owner among all, as a sort key: what other nodes would not mend comes first."""
+    return len(FIRST_TO_MEND) if owner is None else FIRST_TO_MEND.index(owner)
 
 
 def _owner(result: CheckResult, alike: int, of: int) -> Owner | None:

@@ -13,7 +13,7 @@ from gipfel_cluster.scheduler.hostlist import fold_hostlist
 
 from ..telemetry.files import read_regular
 from .model import CheckResult, Owner, Scope, Severity, Verdict, worst
-from .owner import with_owners
+from .owner import first_to_mend, with_owners
 from .protocol import ProtocolCheck, VettingProtocol
 
 REPORT, GOOD_NODES, BAD_NODES = "vetting.json", "good_nodes.txt", "bad_nodes.txt"
@@ -42,7 +42,9 @@ class NodeReport(Frozen):
     running
         The check that runs on it at the moment.
     reasons
-        Why it is not vetted, one sentence a check.
+        Why it is not vetted, one sentence a check; those that other nodes would not mend come first.
+    owner
+        Whose fault the first reason is; None for a vetted node, and where no check says it.
     torch_import_s
         Seconds that importing torch took there, once for all checks; None where none of them needed it.
     """
@@ -52,6 +54,7 @@ class NodeReport(Frozen):
     vetted: bool
     running: str = ""
     reasons: tuple[str, ...] = ()
+    owner: Owner | None = None
     torch_import_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
 
@@ -167,6 +170,7 @@ def _judge_node(
         if not entry.problem and entry.severity is Severity.ERROR and entry.name not in heard
     ]
     bad = [each for each in (*deciding, *of_all) if not _vets(each, entries)]
+    bad.sort(key=lambda each: first_to_mend(each.owner))
     reasons = [f"{each.check}: {each.reason}" for each in bad]
     reasons += [f"{entry.name}: It gave no verdict." for entry in missing]
     verdicts = [each.verdict for each in (*deciding, *of_all) if not each.left_out]
@@ -177,6 +181,7 @@ def _judge_node(
         vetted=looked and not bad and not missing,
         running=running,
         reasons=tuple(reasons) or (() if looked else ("No check that decides has looked at it.",)),
+        owner=bad[0].owner if bad else None,
     )
 
 

@@ -56,9 +56,14 @@ def vetted_nodes(
     }
     if status or len(good) < least:
         why = found.get("outcome") or last_line(folder / LOG) or f"exit status {status}"
+        whose = (
+            "leave the bad nodes out with --exclude"
+            if found.get("exclude")
+            else "it says whose the fault is. No node has one of its own: leaving nodes out mends nothing"
+        )
         raise GipfelError(
             f"The nodes are not vetted by {spec.vetting}: {one_line(str(why))[:400]}",
-            f"See {folder / REPORT}; leave the bad nodes out with --exclude.",
+            f"See {folder / REPORT}; {whose}.",
         )
     return tuple(node for node in nodes if node in good)
 
