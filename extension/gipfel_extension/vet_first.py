@@ -166,7 +166,7 @@ def progress_of(report: VettingReport, outcome: str = "") -> VettingProgress:
 
 def what_is_wrong(report: VettingReport) -> str:
     """Return as one line which nodes are not fit, and whose fault and what is first to mend."""
-    bad = [each for each in report.nodes if not each.vetted]
+    bad = [each for each in report.nodes if each.node in report.bad_nodes]
     if not bad:
         return f"{report.protocol}: {one_line(report.outcome) or 'the vetting was not completed.'}"
     bad.sort(key=lambda each: first_to_mend(each.owner))
@@ -192,7 +192,7 @@ def _node(row: GridRow, grid: VettingGrid) -> NodeProgress:
         state, words = cell.verdict, f"{check}: {cell.reason}"
     elif row.running:
         words = f"{row.running} runs"
-    elif all(cell.verdict == "pass" for cell in row.cells):
+    elif all(cell.verdict == "pass" for cell in row.cells) and (grid.complete or grid.ended_ns is None):
         state = "pass"
     return NodeProgress.model_validate({"node": row.node[:64], "state": state, "words": words[:160]})
 

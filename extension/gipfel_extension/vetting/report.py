@@ -36,9 +36,11 @@ class NodeReport(Frozen):
     Parameters
     ----------
     verdict
-        The worst of the checks that decide; not run as long as one of them has said nothing.
+        The worst of the checks that decide; not run as long as one of them has said nothing, and at best not
+        run after a run that was cut short.
     vetted
-        Whether every check that decides passed, or is degraded where the protocol tolerates it.
+        Whether every check that decides passed, or is degraded where the protocol tolerates it; after a run
+        that was cut short no node is.
     running
         The check that runs on it at the moment.
     reasons
@@ -72,7 +74,8 @@ class VettingReport(Frozen):
     vetted
         Whether every node is.
     bad_nodes
-        Every node that is not vetted.
+        Every node that is not vetted; after a run that was cut short, only those that were found unfit until
+        then: nothing speaks against the others.
     exclude
         A hostlist for ``--exclude``: the bad nodes whose own fault it is; see `owner`.
     action, outcome
@@ -248,10 +251,14 @@ def make_report(
         each.model_copy(update={"torch_import_s": imports.get(each.node)})
         for each in judge_nodes(protocol, nodes, results, running)
     )
-    good = tuple(each.node for each in judged if each.vetted)
     # What a run that was cut short did not get to is nobody's fault.
     said = results if complete else [each for each in results if each.verdict is not Verdict.NOT_RUN]
     accused = _accused(protocol, judged, said)
+    bad = {each.node for each in judged if not each.vetted}
+    if ended_ns is not None and not complete:
+        bad &= _unfit(protocol, results)
+        judged = tuple(map(_cut_short, judged))
+    good = tuple(each.node for each in judged if each.vetted)
     return VettingReport(
         protocol=protocol.name,
         digest=protocol.digest,
@@ -269,7 +276,7 @@ def make_report(
         nodes=judged,
         results=results,
         good_nodes=good,
-        bad_nodes=tuple(each.node for each in judged if not each.vetted),
+        bad_nodes=tuple(each.node for each in judged if each.node in bad),
         exclude=fold_hostlist(accused),
         notes=tuple(
             dict.fromkeys(
@@ -277,6 +284,26 @@ def make_report(
             )
         ),
     )
+
+
+def _cut_short(node: NodeReport) -> NodeReport:
+    """Return what counts of a node after a run that was cut short: whatever passed, it is not vetted."""
+    verdict = worst((node.verdict, Verdict.NOT_RUN))
+    reasons = node.reasons or ("The run was not completed.",)
+    return node.model_copy(update={"verdict": verdict, "vetted": False, "reasons": reasons})
+
+
+def _unfit(protocol: VettingProtocol, results: Sequence[CheckResult]) -> set[str]:
+    """Return the nodes that were found unfit: by more than a check, or rounds of pairs, that had no time."""
+    entries = {entry.name: entry for entry in protocol.checks}
+    open_yet = {Verdict.NOT_RUN, Verdict.INCONCLUSIVE}
+    said = [
+        each
+        for each in results
+        if not each.follows and not (each.scope in {Scope.PAIR, Scope.ALL} and each.verdict in open_yet)
+    ]
+    alone = {each.node for each in said if each.node and not _vets(each, entries)}
+    return alone | set(_left_out_for_links(said, entries))
 
 
 def _accused(

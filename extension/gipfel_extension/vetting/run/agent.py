@@ -229,6 +229,9 @@ class Agent:
             self._lose_worker("ended")
             return
         self._worker_heard = time.monotonic()
+        if self._asked is not None:
+            # The signal may have reached the checks' processes as well: that they ended says nothing.
+            return
         *lines, self._buffer = (self._buffer + piece).split(b"\n")
         for line in lines:
             message = from_agent(line)

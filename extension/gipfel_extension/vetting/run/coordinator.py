@@ -28,6 +28,8 @@ COME_WITHIN_S = 90.0
 #: Seconds that stay for the report, rounds of pairs that must fit behind the nodes' own checks, and the most
 #: that these leave to checks of groups, as a share of the run's time.
 _MARGIN_S, _LEAST_ROUNDS, _MOST_FOR_GROUPS = 2.0, 3, 0.4
+#: A signal for a whole step reaches some agents so many seconds before this process.
+_SAME_SIGNAL_S = 10.0
 
 
 class Coordinator:
@@ -45,6 +47,8 @@ class Coordinator:
         End after the nodes' own checks where one of them has failed.
     one_suffices
         As of `GroupChecks`.
+    interrupted
+        Whether a signal has asked this run to end.
     due
         When the run must end, by `clock`.
     """
@@ -61,6 +65,7 @@ class Coordinator:
         stop_early: bool = False,
         one_suffices: bool = False,
         come_within_s: float = COME_WITHIN_S,
+        interrupted: Callable[[], bool] = lambda: False,
         due: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -68,6 +73,7 @@ class Coordinator:
         self._why_not, self._tick, self._stop_early = why_not, tick, stop_early
         self._one_suffices = one_suffices
         self._skipped = skipped or {}
+        self._interrupted = interrupted
         self._desk = Desk(peers, ended, self._look, due, clock)
         self._come_by = time.monotonic() + come_within_s
         self._come_within_s = come_within_s
@@ -85,6 +91,8 @@ class Coordinator:
         except RunEnded as ended:
             reason = str(ended)
         self._tell_lost()
+        if self._interrupted():
+            self._forgive_lost()
         self._fill(reason)
         self.board.replace(self.board.past.settle(self.board.results))
         return reason
@@ -193,6 +201,17 @@ class Coordinator:
                 self.board.run(node, "")
                 during = f" It was running the check {running}." if running else ""
                 self.board.add([_of_agent(node, f"{reason}{during}")])
+
+    def _forgive_lost(self) -> None:
+        """Take back what was said of agents that the signal for this run has ended as well."""
+        since_ns = time.time_ns() - int(_SAME_SIGNAL_S * 1e9)
+        just_now = {
+            each.node for each in self.board.results if each.type == AGENT and each.started_ns > since_ns
+        }
+        self._told -= just_now
+        self.board.replace(
+            [each for each in self.board.results if each.type != AGENT or each.node not in just_now]
+        )
 
     def _fill(self, reason: str) -> None:
         """A verdict "not run" wherever a check has said nothing of a node."""

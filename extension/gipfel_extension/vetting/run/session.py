@@ -163,7 +163,16 @@ def _vet(
         board.keep()
         reason = ""
         if protocol.runnable:
-            reason = _run(board, place, options, environment=environment, ended=ended, tick=tick, due=due)
+            reason = _run(
+                board,
+                place,
+                options,
+                environment=environment,
+                ended=ended,
+                interrupted=lambda: bool(asked),
+                tick=tick,
+                due=due,
+            )
         else:
             call_off(place, environment)
         report = board.report(ended=True, complete=not reason)
@@ -199,6 +208,7 @@ def _run(
     *,
     environment: Mapping[str, str],
     ended: Callable[[], str],
+    interrupted: Callable[[], bool],
     tick: Callable[[], None],
     due: float,
 ) -> str:
@@ -217,6 +227,7 @@ def _run(
                 stop_early=options.action is Action.ABORT,
                 one_suffices=options.action is Action.SHRINK and options.min_nodes == 1,
                 come_within_s=options.come_within_s,
+                interrupted=interrupted,
                 due=due,
             )
             reason = coordinator.run()

@@ -1,0 +1,150 @@
+"""What is left of a vetting run that was cut short: no node counts as vetted, and none is accused by it."""
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gipfel_cluster.job.left_out import left_out
+from gipfel_extension.vet_first import VetFirst, progress_of, what_is_wrong
+from gipfel_extension.vetting.grid import grid_of
+from gipfel_extension.vetting.history.exclusions import Exclusions
+from gipfel_extension.vetting.history.finished import keep_report, record_of_report
+from gipfel_extension.vetting.model import CheckResult, Verdict
+from gipfel_extension.vetting.report import VettingReport, make_report, read_report
+from gipfel_extension.vetting.report_table import Table
+from gipfel_extension.vetting.run.actions import Action, decide
+from gipfel_extension.vetting.run.agent import Agent
+from gipfel_extension.vetting.run.board import Board
+from gipfel_extension.vetting.run.coordinator import Coordinator
+from gipfel_extension.vetting.run.messages import CheckDone, Hello, Leaving
+from gipfel_extension.vetting.run.peers import Peers
+from gipfel_extension.vetting.run.rendezvous import Door, Link
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from vetting_verdicts import TWO, verdict_of
+
+_NODES = ("n1", "n2", "n3")
+
+
+def _report(*results: CheckResult, complete: bool = False) -> VettingReport:
+    """Return the report of a run in which n1 passed everything, and n2 and n3 were not reached."""
+    known = {(each.node, each.check) for each in results}
+    passed = [verdict_of("n1", check) for check in ("env", "shm") if ("n1", check) not in known]
+    rest = [
+        verdict_of(node, check, "not_run", reason="It was interrupted.", evidence={"follows": True})
+        for node in ("n2", "n3")
+        for check in ("env", "shm")
+        if (node, check) not in known
+    ]
+    report = make_report(
+        TWO, _NODES, [*results, *passed, *rest], started_ns=1, ended_ns=2, complete=complete, cluster="c"
+    )
+    return report.model_copy(update={"outcome": decide(report, Action.REPORT, None).outcome})
+
+
+def test_no_node_is_vetted_and_none_is_bad_where_nothing_was_found(tmp_path: Path) -> None:
+    report = _report()
+    assert "no node counts as vetted" in report.outcome
+    assert (report.vetted, report.good_nodes, report.bad_nodes, report.exclude) == (False, (), (), "")
+    assert {(each.node, each.vetted, str(each.verdict)) for each in report.nodes} == {
+        (node, False, "not_run") for node in _NODES
+    }
+    report.write(tmp_path)
+    assert [(tmp_path / f"{name}_nodes.txt").read_text() for name in ("good", "bad")] == ["", ""]
+    # So it is shown, too.
+    grid = grid_of(read_report(tmp_path))
+    assert "0 of 3 nodes vetted" in grid.heading
+    assert {(row.vetted, row.verdict) for row in grid.rows} == {(False, "not_run")}
+    rows = [line for line in Table().lines(report) if line.startswith("n1")]
+    assert rows[0].split()[-2:] == ["not", "run"]
+    assert (progress_of(report).bad, progress_of(report).rows[0].state) == (0, "not_run")
+    assert what_is_wrong(report) == f"two: {report.outcome}"
+    # And remembered: the next run skips nothing, and nothing is excluded.
+    assert record_of_report(report).vetted == ()
+    keep_report(report, {"GIPFEL_VETTING_HISTORY": str(tmp_path)})
+    assert Exclusions(tmp_path / "c").read() == ((), "")
+
+
+def test_what_was_found_until_then_stays_found() -> None:
+    report = _report(verdict_of("n2", "shm", "fail"))
+    assert (report.good_nodes, report.bad_nodes, report.exclude) == ((), ("n2",), "n2")
+    assert what_is_wrong(report).startswith("1 of 3 nodes not fit by two: n2: shm: shm said so")
+    # Rounds of pairs that had no time decide nothing.
+    doubt = verdict_of("n2", "pairs", "inconclusive", scope="pair")
+    assert _report(doubt).bad_nodes == ()
+    assert _report(doubt, complete=True).bad_nodes == ("n2", "n3")
+
+
+@pytest.mark.parametrize("action", ["abort", "shrink"])
+def test_no_server_starts_on_nodes_of_which_none_counts(action: str, tmp_path: Path) -> None:
+    environment = {"GIPFEL_RUN": str(tmp_path), "GIPFEL_NODE": "n1", "HOME": str(tmp_path)}
+    vetting = VetFirst("two", action, environment)
+    assert "no node counts as vetted" in vetting._decide(_report(), vetted=False)
+    assert (vetting.without, left_out(str(tmp_path))) == ((), frozenset())
+
+
+@pytest.fixture
+def door() -> Iterator[Door]:
+    door = Door(alone=True, node="here")
+    yield door
+    door.close()
+
+
+@pytest.mark.parametrize("interrupted", [True, False])
+def test_an_agent_that_the_same_signal_ends_does_not_accuse_its_node(
+    door: Door, tmp_path: Path, *, interrupted: bool
+) -> None:
+    """Slurm sends a step's signal to each task of it, this one among them."""
+    board = Board(TWO, ["n1"], tmp_path, cluster="c", job="1")
+    peers = Peers(door, board.nodes)
+    link = Link(door.rendezvous, "127.0.0.1")
+    hello = Hello(token=door.rendezvous.token, node="n1", address="127.0.0.1", pid=1)
+    link.send(hello.model_dump_json().encode())
+    end = time.monotonic() + 30
+
+    def tick() -> None:
+        assert time.monotonic() < end
+        if "n1" in peers.present:
+            link.send(Leaving(reason="SIGTERM was sent to it").model_dump_json().encode())
+
+    def ended() -> str:
+        return "The run was interrupted by SIGTERM." if interrupted and "n1" in peers.lost else ""
+
+    coordinator = Coordinator(
+        board,
+        peers,
+        why_not=lambda _: "",
+        ended=ended,
+        tick=tick,
+        interrupted=lambda: interrupted,
+    )
+    reason = coordinator.run()
+    link.close()
+    report = board.report(ended=True, complete=not reason)
+    if interrupted:
+        assert {(each.check, each.verdict, each.reason) for each in report.results} == {
+            (check, Verdict.NOT_RUN, reason) for check in ("env", "shm")
+        }
+        assert (report.bad_nodes, report.exclude) == ((), "")
+    else:
+        # Without an end of the run, the node's agent is what failed.
+        assert (report.bad_nodes, report.exclude) == (("n1",), "n1")
+
+
+def test_what_a_check_says_that_the_same_signal_killed_is_not_passed_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    agent = Agent(lambda: None, node="n1", environment={})
+    passed_on: list[object] = []
+    monkeypatch.setattr(agent, "_say", passed_on.append)
+    killed = CheckDone(task=1, results=(verdict_of("n1", "env", "fail"),))
+    line = killed.model_dump_json().encode() + b"\n"
+    agent._hear_worker(line)
+    assert passed_on == [killed]
+    agent._ask_to_end(15, None)
+    agent._hear_worker(line)
+    assert passed_on == [killed]
