@@ -61,3 +61,20 @@ def test_what_others_wrote_drives_no_terminal():
     evil = "a\x1b[31mb\nc\u2028d\u202ee"
     found = lines({gpu(0, name=evil, node=evil): busy()}, label=evil, environment=evil)
     assert all(line.isprintable() for line in found)
+
+
+def test_a_gain_is_said_as_the_range_that_panel_and_report_show():
+    """Half of the host's cores are free, so that twice the workers give something back at least."""
+    parts = [0.8] * 4 + [0.0] * 6
+    works = [1.0] * 4 + [0.0] * 6
+    metrics = busy(tensor=parts, dram=0.0, active=works, engine=works)
+    series = {gpu(): metrics, gpu(1): metrics, host(): {"CPU_CORES_USED": 9.0, "CPU_UTIL": 0.4}}
+    given = table(series, length=10)
+    job = score_table(given)
+    advice = advise(given, job)
+    (workers,) = [each for each in advice if each.rule == "loader-workers"]
+    assert 1 <= workers.gain_least < workers.gain
+    said = " ".join(text_of(job, advice, label="x"))
+    text = " ".join(said.split())
+    assert f"num_workers. (+{workers.gain_least:.0f} to +{workers.gain:.0f} points (" in text
+    assert all(each.expect in text for each in advice)

@@ -131,16 +131,13 @@ class Explanation:
     @property
     def next_steps(self) -> FactTable:
         """What to try, the largest gain first."""
-        rows = [
-            (each.action, f"{each.gain:.0f} points" if each.gain >= 1 else each.expect, each.knob.name)
-            for each in self.scored.advice
-        ]
+        rows = [(each.action, each.expect, each.knob.name) for each in self.scored.advice]
         failed = [each for each in self.launches if each.state.outcome in {"failed", "lost", "timeout"}]
         rows[:0] = [(f"Launch {each.folder.name}: {says(each)}", _FAILED, "") for each in failed[:3]]
         empty = (
             "Nothing stands out." if self.score is not None else "No GPU was recorded, so there is no advice."
         )
-        return FactTable(("try", "gains at most", "by"), tuple(rows), empty)
+        return FactTable(("try", "gain", "by"), tuple(rows), empty)
 
     def show(self, figures: Iterable[str] = ()) -> None:
         """Display score and advice, then the figures of these titles, or all, as outputs of this cell."""

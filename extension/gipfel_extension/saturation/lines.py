@@ -87,8 +87,7 @@ def _rest_of(
     for each in advice:
         # Two knobs for one finding: it is told once.
         text = each.action if each.sentence == told else f"{each.sentence} {each.action}"
-        gain = f" (at most {each.gain:.0f} points)" if each.gain >= 1 else ""
-        yield from textwrap.wrap(f"⚑ {text}{gain}", WIDTH, subsequent_indent="  ")
+        yield from textwrap.wrap(f"⚑ {text} ({each.expect})", WIDTH, subsequent_indent="  ")
         told = each.sentence
     for sentence in since:
         yield from textwrap.wrap(f"↺ {sentence}", WIDTH, subsequent_indent="  ")
