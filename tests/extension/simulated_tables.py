@@ -18,13 +18,13 @@ class SetClock:
         return self.now_ns
 
 
-def simulated(seconds: int = 60) -> SampleTable:
-    """Four GPUs that train, and their host, a sample a second."""
+def simulated(seconds: int = 60, interval: float = 1.0) -> SampleTable:
+    """Four GPUs that train, and their host, a sample per interval."""
     clock = SetClock()
     source = SyntheticSource("training", clock=clock)
     samples = []
     known = dict.fromkeys(HOST_METRICS) | {"CPU_UTIL": 0.25, "MEMORY_USED": 3e9, "MEMORY_TOTAL": 12e9}
-    for second in range(seconds):
-        clock.now_ns = START + second * 10**9
+    for number in range(round(seconds / interval)):
+        clock.now_ns = START + round(number * interval * 1e9)
         samples += [*source.read(), Sample(clock.now_ns, 0, HOST.uuid, known)]
-    return SampleTable.from_samples(samples, (*source.devices, HOST), interval=1.0)
+    return SampleTable.from_samples(samples, (*source.devices, HOST), interval=interval)

@@ -16,6 +16,7 @@ from gipfel_extension.telemetry.sample import Device, SampleTable
 sys.path.insert(0, str(Path(__file__).parent))
 
 from saturation_tables import START_NS, busy, gpu, host, table
+from simulated_tables import simulated
 
 LENGTH = 40
 HALF = [1.0] * 20 + [0.0] * 20
@@ -251,6 +252,60 @@ def test_the_slow_one_is_named():
     assert own["slow-rank"].sentence.startswith("GPUs 0, 1 and 3 waited")
     assert "while GPU 2 worked" in own["slow-rank"].sentence
     assert {shown.device for shown in own["slow-rank"].evidence} > {gpu(2).uuid}
+
+
+def test_a_slow_node_is_named_with_all_of_its_gpus_where_most_wait_for_it():
+    works, waits = busy(tensor=0.8, active=0.9, NVLINK_TX_BYTES=1e9), busy(tensor=0.01, dram=0.0, active=0.1)
+    own = found({gpu(i): works if i < 3 else waits for i in range(8)})["slow-rank"]
+    assert own.sentence == "GPUs 3, 4, 5, 6 and 1 more waited 80 % of the time while GPUs 0, 1 and 2 worked."
+    assert own.action == "Give GPUs 0, 1 and 2 less work, or vet their node."
+
+
+def test_half_of_the_gpus_that_have_work_are_not_to_blame_for_the_other_half():
+    works, waits = busy(tensor=0.8, active=0.9, NVLINK_TX_BYTES=1e9), busy(tensor=0.01, dram=0.0, active=0.1)
+    own = found({gpu(i): works if i < 2 else waits for i in range(4)})["slow-rank"]
+    assert own.sentence == "GPUs 2 and 3 had little to do 80 % of the time while GPUs 0 and 1 worked."
+    assert own.action == "See what GPUs 2 and 3 lacked then, such as input, or share the work evenly."
+
+
+def test_late_input_is_to_blame_for_uneven_work_whichever_gpu_lacks_it():
+    """In a third of the time the host reads for GPUs that have nothing to run."""
+
+    def of(read: dict[str, float], alone: dict[str, float]) -> dict[str, object]:
+        works = {"tensor": 0.8, "dram": 0.0, "active": 0.9, "engine": 1.0}
+        return busy(
+            **{name: [works[name], read[name], alone[name]] * 20 for name in works}, NVLINK_TX_BYTES=1e8
+        )
+
+    off = {"tensor": 0.0, "dram": 0.0, "active": 0.0, "engine": 0.0}
+    spins = {"tensor": 0.0, "dram": 0.0, "active": 0.1, "engine": 1.0}
+    works = {"tensor": 0.8, "dram": 0.0, "active": 0.9, "engine": 1.0}
+    reads = {"CPU_CORES_USED": [1.0, 9.0, 1.0] * 20, "CPU_UTIL": 0.3}
+    late, others = of(off, works), of(spins, spins)
+    own = found({gpu(0): late, **{gpu(i): others for i in (1, 2, 3)}, host(): reads}, length=60)["slow-rank"]
+    assert own.sentence.endswith("while GPU 0 worked on input that had come late.")
+    assert own.action == "Mend the input of GPU 0 first."
+    starved, well = of(off, spins), of(works, works)
+    own = found({gpu(0): well, **{gpu(i): starved for i in (1, 2, 3)}, host(): reads}, length=60)["slow-rank"]
+    assert own.action == "See what GPUs 1, 2 and 3 lacked then, such as input, or share the work evenly."
+
+
+def test_where_each_waits_in_turn_none_is_slow():
+    turns = [[0.1 if turn % 4 != own else 0.9 for turn in range(40)] for own in range(4)]
+    own = found({gpu(i): busy(tensor=0.05, active=turns[i], NVLINK_TX_BYTES=1e9) for i in range(4)})
+    assert own["slow-rank"].sentence.startswith("All GPUs waited up to ")
+    assert "GPU 0" not in own["slow-rank"].sentence + own["slow-rank"].action
+
+
+@pytest.mark.parametrize("interval", [1.0, 0.1])
+def test_gpus_that_starve_in_the_demo_are_not_put_down_to_those_that_work(interval: float):
+    """Its truth: input stalls GPUs 2 and 3 in a quarter of the time; GPUs 0 and 1 are well."""
+    given = simulated(180, interval)
+    advice = advise(given, score_table(given))
+    assert not any(name in each.action for each in advice for name in ("GPU 0", "GPU 1", "GPUs 0", "vet"))
+    told = [each.sentence for each in advice if each.rule == "slow-rank"]
+    assert all(each.startswith("GPUs 2 and 3 had little to do") for each in told)
+    assert told
 
 
 def test_unknown_memory_gives_no_advice_on_the_batch():

@@ -1,5 +1,7 @@
 """Between GPUs: collectives, where the GPUs stand, and the one that all wait for."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ..levels import Flags
@@ -8,6 +10,9 @@ from ..workload import ANY, Applies
 from .losses import RUNNING, LossRule
 from .model import Advice, Case, Knob, points, seen, share
 
+#: Share of the longest time that a GPU worked while others waited, from which another one did so too; and
+#: share of the time lost by uneven work, from which waiting for input is its reason.
+_OFTEN = 0.5
 _LINKS = ("NVLINK_TX_BYTES", "NVLINK_RX_BYTES", "PCIE_TX_BYTES", "PCIE_RX_BYTES")
 
 
@@ -85,7 +90,12 @@ class Placement:
 
 
 class SlowRank(LossRule):
-    """Most GPUs wait for one."""
+    """Most GPUs wait for a few, which are named; of other uneven work no GPU is the culprit.
+
+    Where half of the GPUs or more work while others don't, these may have less to do, or lack input, as well
+    as wait: the samples don't tell. Where each is ahead and behind in turn, none is slow. Input that is late
+    is to blame for uneven work, whichever GPU lacks it.
+    """
 
     name = "slow-rank"
     knob = Knob(
@@ -95,29 +105,54 @@ class SlowRank(LossRule):
     loss = "imbalance"
 
     def find(self, case: Case) -> Advice | None:
-        """The advice, with the GPU that was waited for beside one that waited."""
+        """The advice, with a GPU that worked beside one that waited."""
         advice = super().find(case)
         if advice is None:
             return None
-        slow = self._slowest(case)
-        beside = case.evidence(slow, self._alone(case, slow), self.metrics)
+        slow = max(case.scored, key=lambda trace: share(trace, self._ahead(case, trace)))
+        beside = case.evidence(slow, self._ahead(case, slow), self.metrics)
         if beside is None:
             return None
         return Advice(**{**vars(advice), "evidence": (*advice.evidence, beside)})
 
     def words(self, case: Case, trace: Trace) -> tuple[str, str]:
-        """Who waited, and for whom."""
-        slow = case.name(self._slowest(case).device)
+        """Who waited, and for whom where that is known."""
+        working, waiting = self._working(case), case.alike(self.loss)
+        who, others, lost = case.names(waiting), case.names(working), self.lost(trace)
+        if {each.device for each in working} & {each.device for each in waiting}:
+            return (
+                f"{who} waited up to {lost:.0f} % of the time while others worked, in turn.",
+                "Share the work evenly, such as in batches of like length.",
+            )
+        if 2 * len(working) >= len(case.scored) or _starves(waiting, lost):
+            return (
+                f"{who} had little to do {lost:.0f} % of the time while {others} worked.",
+                f"See what {who} lacked then, such as input, or share the work evenly.",
+            )
+        if _starves(working, lost):
+            return (
+                f"{who} waited {lost:.0f} % of the time while {others} worked on input that had come late.",
+                f"Mend the input of {others} first.",
+            )
+        nodes = "nodes" if len({each.device.node for each in working}) > 1 else "node"
         return (
-            (f"{self.subject(case)} waited {self.lost(trace):.0f} % of the time while {slow} worked."),
-            f"Give {slow} less work, or vet its node.",
+            f"{who} waited {lost:.0f} % of the time while {others} worked.",
+            f"Give {others} less work, or vet {'its' if len(working) == 1 else 'their'} {nodes}.",
         )
 
-    def _slowest(self, case: Case) -> Trace:
-        """The one that was busiest while others waited."""
-        return max(case.scored, key=lambda trace: share(trace, self._alone(case, trace)))
+    def _working(self, case: Case) -> tuple[Trace, ...]:
+        """Return the GPUs that worked while others waited: those for at least half as long as any."""
+        shares = {trace.device: share(trace, self._ahead(case, trace)) for trace in case.scored}
+        least = _OFTEN * max(shares.values())
+        return tuple(trace for trace in case.scored if shares[trace.device] >= least)
 
-    def _alone(self, case: Case, trace: Trace) -> Flags:
-        """Where this GPU works, and another loses by imbalance."""
+    def _ahead(self, case: Case, trace: Trace) -> Flags:
+        """Return where this GPU works, and another loses by imbalance."""
         own = ~seen(trace.losses["imbalance"], 0.05) & seen(trace.levels.engine, 0.5)
         return own & np.isin(case.beats(trace), case.lagging)
+
+
+def _starves(traces: Sequence[Trace], lost: float) -> bool:
+    """Return whether GPUs wait for input for half as long as others, or they themselves, are behind."""
+    waits = [share(trace, seen(trace.losses["input"])) for trace in traces]
+    return bool(waits) and 100.0 * max(waits) >= _OFTEN * lost
