@@ -43,6 +43,11 @@ def one_line(text: str) -> str:
     return " ".join(_BREAKS.sub(" ", text).split())
 
 
+def counted(number: int, word: str) -> str:
+    """Return a number and its noun, in the singular where there is one: ``1 node``, ``2 nodes``."""
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
 def _unbroken(value: str) -> str:
     if _BREAKS.search(value):
         raise ValueError("must not hold a line break or a control character")

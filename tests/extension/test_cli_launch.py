@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from gipfel_cluster.model import counted
 from gipfel_extension.cli.launch import launch
-from gipfel_extension.cli.launch_lines import counted, printable, row
+from gipfel_extension.cli.launch_lines import printable, row
 from gipfel_extension.training.launches.log_end import last_lines
 from gipfel_extension.training.launches.logs import read_logs
 from gipfel_extension.training.launches.state import LaunchState, write_state

@@ -56,6 +56,16 @@ def test_a_rank_that_never_came_is_named_with_its_node_and_gpu(
     assert json.loads(capsys.readouterr().out)["findings"][0]["missing"][0]["rank"] == 2
 
 
+def test_one_rank_alone_is_not_said_to_be_several(tmp_path: Path) -> None:
+    dumps = tmp_path / "flight_recorder"
+    dumps.mkdir()
+    for rank in range(4):
+        last = [] if rank else [_entry(2, state="started")]
+        _write(dumps, rank, [_entry(1), *last])
+    (finding,) = report_of(tmp_path).findings
+    assert finding.message.endswith("for which 1 rank waits.")
+
+
 @pytest.mark.parametrize(
     ("odd", "kind"),
     [

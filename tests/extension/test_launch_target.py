@@ -166,7 +166,10 @@ def test_the_command_that_is_shown_has_srun_only_where_slurm_starts_the_ranks(tm
     spec = {"target": "train.py", "gpus_per_node": 2, "preflight": False}
     shown = _dry(tmp_path, spec).command
     assert "srun" not in shown
+    assert shown.startswith(f"# script on 2 ranks, from {tmp_path}\n")
     assert "# 2 times, once for each rank:\n" in shown
+    alone = _dry(tmp_path, {**spec, "gpus_per_node": 1}).command
+    assert alone.startswith(f"# script on 1 rank, from {tmp_path}\n")
     torchrun = _dry(tmp_path, {**spec, "launcher": "torchrun"}).command
     assert "srun" not in torchrun
     by_slurm = _dry(tmp_path, spec, GIPFEL_SCHEDULER="slurm").command

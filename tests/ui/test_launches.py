@@ -187,6 +187,8 @@ def test_a_launch_from_the_form_outlives_page_and_kernel(
     expect(log).to_contain_text("a 'b' $(c) <i>", timeout=_LIMIT_MS)
     expect(log.locator(".gipfel-rank-1").first).to_be_visible(timeout=_LIMIT_MS)
     expect(view.locator(".gipfel-figures")).to_contain_text("tokens/s", timeout=_LIMIT_MS)
+    # On one node nothing is multiplied.
+    expect(view.locator(".gipfel-name")).to_have_text(re.compile(r"^#\d+ .*· 2 ranks$"))
     _wait_until_further(view, _step(view))
     view.get_by_label("Whose lines are shown").select_option("1")
     expect(log.locator(".gipfel-rank-0")).to_have_count(0, timeout=_LIMIT_MS)
@@ -212,6 +214,8 @@ def test_a_launch_from_the_form_outlives_page_and_kernel(
     row = here.panel.locator("[data-section='launches'] article").first
     expect(row).to_have_attribute("data-word", "running", timeout=_LIMIT_MS)
     expect(row).to_contain_text("tokens/s", timeout=_LIMIT_MS)
+    expect(row.locator("header")).to_contain_text("2 ranks")
+    expect(row.locator("header")).not_to_contain_text("\u00d7")
     row.get_by_role("button", name="Log").click()
     expect(row.get_by_role("log")).to_contain_text("sum 2", timeout=_LIMIT_MS)
     row.locator("summary", has_text="Files of ranks").click()

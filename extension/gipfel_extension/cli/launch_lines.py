@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from gipfel_cluster.model import counted
+
 from ..training.launches.state import LaunchState
 
 # What moves the cursor, renames the window or asks the terminal: CSI, OSC and the other strings, the rest.
@@ -13,11 +15,6 @@ _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1a\x1c-\x1f\x7f-\x9f]")
 #: Characters of a reason in a row; `show` has the rest.
 _LONGEST = 120
-
-
-def counted(number: int, word: str) -> str:
-    """Return a number and its noun, in the singular where there is one: ``1 node``, ``2 nodes``."""
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 def row(folder: Path, state: LaunchState, *, everywhere: bool) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from gipfel_cluster.model import GipfelError
+from gipfel_cluster.model import GipfelError, counted
 
 from ..training.launch import Launch
 from ..training.launches.folder import find_folder, known_folders
@@ -17,7 +17,7 @@ from ..training.launches.log_end import last_lines
 from ..training.launches.logs import Cursor, LogLine, read_logs
 from ..training.launches.rank_files import HOW, VIEWER, rank_file, ranks_with
 from ..training.launches.state import LaunchState
-from .launch_lines import counted, printable, row
+from .launch_lines import printable, row
 from .terminal import tell
 
 _INTERRUPTED = 130
@@ -111,7 +111,7 @@ def show_one(which: str, *, as_json: bool) -> int:
     if dumps:
         place = rank_file(launch.folder, "dump", dumps[0]).parent
         say = f"`gipfel launch flight {launch.folder.name}` reads them"
-        click.echo(f"  flight recorder's dumps of {len(dumps)} ranks: {place}; {say}")
+        click.echo(f"  flight recorder's dumps of {counted(len(dumps), 'rank')}: {place}; {say}")
     if state.run:
         click.echo(f"  run {state.run}; `gipfel score {state.run}` shows its score")
     for line in _since(launch.folder, state):

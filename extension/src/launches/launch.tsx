@@ -56,8 +56,8 @@ function Head(props: { launch: ILaunch; askedMs: number; trans: TranslationBundl
       {!ended && launch.started_ns !== null && <span>{spanOf(askedMs - launch.started_ns / 1e6)}</span>}
       {ended && launch.ended_ns !== null && <span>{clockMoment(launch.ended_ns / 1e6)}</span>}
       <span>
-        {launch.node_count > 0
-          ? trans.__('%1 × %2 ranks', launch.node_count, launch.ranks / launch.node_count)
+        {launch.node_count > 1
+          ? trans._n('%2 × %1 rank', '%2 × %1 ranks', launch.ranks / launch.node_count, launch.node_count)
           : trans._n('%1 rank', '%1 ranks', launch.ranks)}
       </span>
     </header>

@@ -30,6 +30,11 @@ function number(value, digits = 4) {
   return Number(value.toPrecision(digits)).toLocaleString('en', { maximumFractionDigits: 6 });
 }
 
+function sizeOf(nodes, ranks) {
+  const each = ranks / nodes;
+  return `${nodes > 1 ? `${nodes} × ` : ''}${each} rank${each === 1 ? '' : 's'}`;
+}
+
 function figuresOf({ progress, course, score, restarts }) {
   const found = [];
   if (typeof progress?.step === 'number') {
@@ -294,7 +299,7 @@ function render({ model, el }) {
     root.dataset.word = shown.word;
     shape.textContent = SHAPES[shown.word] ?? '·';
     word.textContent = shown.word === 'silent' ? 'nothing is heard' : shown.word;
-    const where = shown.node_count ? ` · ${shown.node_count} × ${shown.ranks / shown.node_count} ranks` : '';
+    const where = shown.node_count ? ` · ${sizeOf(shown.node_count, shown.ranks)}` : '';
     name.textContent = shown.number ? `#${shown.number} ${shown.name ?? ''}${where}` : '';
     stop.hidden = ended || !shown.id;
     const reached = PHASES.indexOf(shown.phase);

@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from gipfel_cluster.model import counted
 from gipfel_extension.training.launches.log_tail import LogRow
 from gipfel_extension.training.launches.rank_files import HOW, VIEWER
 
@@ -27,7 +28,7 @@ def headline(document: dict[str, Any]) -> str:
     which = " ".join(f"{document[each]}" for each in ("number", "name") if document.get(each))
     words = [f"{_SHAPES.get(word, '·')} launch{f' {which}' if which else ''}: {word}"]
     if document.get("node_count"):
-        words.append(f"{_count(document['node_count'], 'node')}, {_count(document['ranks'], 'rank')}")
+        words.append(f"{counted(document['node_count'], 'node')}, {counted(document['ranks'], 'rank')}")
     words += figures(document)
     return " · ".join(words)
 
@@ -160,7 +161,3 @@ def _places(document: dict[str, Any]) -> str:
 def _outcome(outcome: dict[str, Any]) -> str:
     fix = f" {outcome['fix']}" if outcome.get("fix") and outcome["verdict"] != "pass" else ""
     return f"{MARKS.get(outcome['verdict'], '·')} {outcome['check']}: {outcome['message']}{fix}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from statistics import median
 
+from gipfel_cluster.model import counted
+
 from .model import Dump, Entry, Finding, FlightReport, RankPlace, Straggler
 
 _LATE_MS = 5.0
@@ -92,7 +94,7 @@ def _missing(
         sequence=number,
         operation=one.operation,
         message=f"{', '.join(map(str, who))} never called {one.operation} number {number}{where}, for which "
-        f"{len(there)} ranks wait.",
+        f"{counted(len(there), 'rank')} {'waits' if len(there) == 1 else 'wait'}.",
         missing=who,
     )
 
@@ -140,13 +142,14 @@ def _stuck(group: str, number: int, there: Mapping[int, Entry], places: Mapping[
     waiting = [rank for rank, entry in there.items() if entry.state == "scheduled"]
     who = tuple(_place(rank, places) for rank in waiting) if len(waiting) < len(there) else ()
     operation = next(iter(there.values())).operation
+    who_called = f"All {len(there)} ranks" if len(there) > 1 else "The only rank"
     more = f" {', '.join(map(str, who))} had not begun." if who else ""
     return Finding(
         kind="stuck",
         group=group,
         sequence=number,
         operation=operation,
-        message=f"All {len(there)} ranks called {operation} number {number}, and it did not end.{more}",
+        message=f"{who_called} called {operation} number {number}, and it did not end.{more}",
         culprits=who,
     )
 

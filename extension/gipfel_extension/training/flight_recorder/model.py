@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from gipfel_cluster.model import Frozen
+from gipfel_cluster.model import Frozen, counted
 
 
 class Entry(Frozen):
@@ -88,7 +88,7 @@ class FlightReport(Frozen):
     @property
     def lines(self) -> tuple[str, ...]:
         """For people."""
-        lines = [f"dumps of {len(self.ranks)} ranks: {', '.join(map(str, self.ranks)) or 'none'}"]
+        lines = [f"dumps of {counted(len(self.ranks), 'rank')}: {', '.join(map(str, self.ranks)) or 'none'}"]
         lines += [each.message for each in self.findings]
         lines += [
             f"{each.place} comes {each.behind_ms:.1f} ms after the first, over {each.collectives} collectives"

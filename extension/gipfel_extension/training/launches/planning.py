@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from gipfel_cluster.engines.choice import engine_exists
 from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script
 from gipfel_cluster.job.spec import PYTHON
-from gipfel_cluster.model import GipfelError
+from gipfel_cluster.model import GipfelError, counted
 from gipfel_cluster.runs import write_atomically
 from gipfel_cluster.scheduler import JobRequest
 
@@ -185,7 +185,9 @@ def shown_command(
     what = {"module": ["-m", plan.target], "script": [plan.target]}.get(spec.kind, ["papermill", plan.target])
     given = [f"{name}={json.dumps(value)}" for name, value in spec.parameters.items()]
     user = shown_command_line([*what, *spec.arguments, *given])
-    lines = [f"# {spec.kind} on {spec.nodes} x {spec.gpus_per_node} ranks, from {plan.directory}"]
+    nodes = f"{spec.nodes} x " if spec.nodes > 1 else ""
+    size = f"{nodes}{counted(spec.gpus_per_node, 'rank')}"
+    lines = [f"# {spec.kind} on {size}, from {plan.directory}"]
     lines += [f"# environment: {plan.edf or 'that of the job, or the node itself'}"]
     variables = {name: shown_value(name, value) for name, value in spec.environment.items()}
     lines += [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]

@@ -2,7 +2,7 @@
 
 import os
 
-from gipfel_cluster.model import GipfelError
+from gipfel_cluster.model import GipfelError, counted
 
 from ..launches.claims import choose, granted_gpus, held, running_beside
 from .holders import Holder, holders_of
@@ -23,7 +23,8 @@ class GpuCheck:
             return None
         granted = granted_gpus(context.environment)
         if not granted:
-            words = f"The job has no GPUs: {spec.gpus_per_node} ranks a node run on its CPUs."
+            run = "runs" if spec.gpus_per_node == 1 else "run"
+            words = f"The job has no GPUs: {counted(spec.gpus_per_node, 'rank')} a node {run} on its CPUs."
             return CheckOutcome(check=self.name, verdict="pass", message=words)
         job = context.environment.get("SLURM_JOB_ID") or context.environment.get("GIPFEL_JOB_ID") or ""
         node = context.environment.get("GIPFEL_NODE") or os.uname().nodename
