@@ -21,6 +21,7 @@ from gipfel_extension.telemetry.figures.job_lines import compare_figure, host_fi
 from gipfel_extension.telemetry.figures.lines import coarser, only, points
 from gipfel_extension.telemetry.figures.marks import with_events, with_span
 from gipfel_extension.telemetry.figures.score_bar import score_figure, shares_figure
+from gipfel_extension.telemetry.figures.stack import Plot
 from gipfel_extension.telemetry.metrics import UserMetric, UserMetrics
 from gipfel_extension.telemetry.overview.read import Overview
 from gipfel_extension.telemetry.sample import GPU_METRICS, Device, Sample, SampleTable
@@ -155,6 +156,22 @@ def test_the_shares_of_each_bucket_add_up_to_a_hundred():
     assert np.nanmean(score) == pytest.approx(JOB.total.score, abs=1.5)
     names = {trace["name"] for trace in shares_figure(SHARES.time_ns, SHARES.points)["data"]}
     assert {"compute", "unexplained"} <= names
+
+
+@pytest.mark.parametrize(
+    ("names", "lines"),
+    [
+        (["GPU 0", "GPU 1", "GPU 2"], 1),
+        (["tensor active"] * 5, 3),
+        (["communication"] * 13, 7),
+        (["GPU 0 of nid001234, rank 0"] * 3, 3),
+        ([], 0),
+    ],
+)
+def test_a_title_is_above_as_many_lines_as_the_legend_takes_in_320_pixels(names: list[str], lines: int):
+    plot = Plot("title", tuple({"name": name} for name in names))
+    alone = Plot("title", plot.traces, legend=False)
+    assert plot.head - alone.head == 19 * lines
 
 
 def test_events_and_evidence_are_marked_where_they_are():

@@ -16,14 +16,20 @@ from many_nodes import record_node
 pytestmark = pytest.mark.browser
 
 
-def test_a_report_is_drawn_offline_and_says_values(tmp_path, new_page, screenshot):
-    run = tmp_path / "alps-1"
+def report_of(folder: Path) -> Path:
+    run = folder / "alps-1"
     telemetry = run / "telemetry"
     telemetry.mkdir(parents=True)
     record_node(telemetry, 120)
-    argv = [sys.executable, "-m", "gipfel_extension.cli", "report", str(run), "-o", str(tmp_path / "r.html")]
-    environment = {**os.environ, "HOME": str(tmp_path)}
+    made = folder / "r.html"
+    argv = [sys.executable, "-m", "gipfel_extension.cli", "report", str(run), "-o", str(made)]
+    environment = {**os.environ, "HOME": str(folder)}
     subprocess.run(argv, check=True, timeout=120, env=environment, capture_output=True)
+    return made
+
+
+def test_a_report_is_drawn_offline_and_says_values(tmp_path, new_page, screenshot):
+    file = report_of(tmp_path)
 
     page = new_page()
     problems: list[str] = []
@@ -31,7 +37,7 @@ def test_a_report_is_drawn_offline_and_says_values(tmp_path, new_page, screensho
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)
     page.on("request", lambda request: asked.append(request.url))
-    page.goto(f"file://{tmp_path / 'r.html'}")
+    page.goto(f"file://{file}")
     plots = page.locator(".plot")
     count = plots.count()
     assert count >= 6
@@ -67,3 +73,38 @@ def test_a_report_is_drawn_offline_and_says_values(tmp_path, new_page, screensho
     screenshot(page, "report")
     assert problems == []
     assert [url for url in asked if not url.startswith(("file://", "blob:", "data:"))] == []
+
+
+#: Where words of a figure lie over its legend, each with what they say.
+_OVERLAPS = """
+plot => {
+  const box = node => node.getBoundingClientRect();
+  const names = [...plot.querySelectorAll('.legend .legendtext')].filter(node => box(node).width > 0);
+  const words = [...plot.querySelectorAll('.annotation-text, .gtitle')].filter(node => box(node).width > 0);
+  return words.flatMap(word => {
+    const one = box(word);
+    return names
+      .filter(name => {
+        const other = box(name);
+        return (
+          Math.min(one.right, other.right) - Math.max(one.left, other.left) > 1 &&
+          Math.min(one.bottom, other.bottom) - Math.max(one.top, other.top) > 1
+        );
+      })
+      .map(name => `${name.textContent} over ${word.textContent}`);
+  });
+}
+"""
+
+
+def test_on_a_phone_no_legend_lies_over_a_title(tmp_path, new_page, screenshot):
+    file = report_of(tmp_path)
+    page = new_page()
+    page.set_viewport_size({"width": 320, "height": 900})
+    page.goto(f"file://{file}")
+    plots = page.locator(".plot")
+    expect(page.locator(".plot.js-plotly-plot")).to_have_count(plots.count())
+    found = [plot.evaluate(_OVERLAPS) for plot in plots.all()]
+    screenshot(page, "report-narrow")
+    assert [each for each in found if each] == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= 320

@@ -11,9 +11,11 @@ _TITLE_PIXELS = 30
 _BOTTOM_PIXELS = 40
 _HEAD_PIXELS = 21
 _LEGEND_PIXELS = 19
-#: In a narrow panel a line of the legend holds two names.
-_NAMES = 2
-_MOST_LINES = 3
+#: A figure of 320 pixels has so many for a line of the legend. A name takes those of its sample of a line and
+#: of its letters; all names are in columns as wide as the longest.
+_NARROW_PIXELS = 238
+_SAMPLE_PIXELS, _LETTER_PIXELS = 45, 5.4
+_MOST_LINES = 8
 _PLOT_PIXELS = 68
 
 
@@ -42,8 +44,12 @@ class Plot:
     @property
     def names(self) -> int:
         """Pixels of the legend above the plot."""
-        named = sum(trace.get("showlegend", True) for trace in self.traces)
-        return _LEGEND_PIXELS * min(_MOST_LINES, -(-named // _NAMES)) if self.legend else 0
+        names = [str(trace.get("name", "")) for trace in self.traces if trace.get("showlegend", True)]
+        if not self.legend or not names:
+            return 0
+        longest = max(map(len, names))
+        columns = max(1, int(_NARROW_PIXELS / (_SAMPLE_PIXELS + _LETTER_PIXELS * longest)))
+        return _LEGEND_PIXELS * min(_MOST_LINES, -(-len(names) // columns))
 
     @property
     def head(self) -> int:
