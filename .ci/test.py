@@ -143,6 +143,7 @@ def main() -> int:
         ([str(BIN / "ruff"), "format", "--check", "-q", "."], ROOT),
         ([str(BIN / "mypy")], ROOT),
         (["jlpm", "lint:check"], ROOT / "extension"),
+        (["jlpm", "test"], ROOT / "extension"),
     )
     for argv, folder in steps:
         print("::", " ".join(argv), flush=True)

@@ -3,13 +3,28 @@ import hooks from 'eslint-plugin-react-hooks';
 import tseslint from 'typescript-eslint';
 
 export default tseslint.config(
-  { ignores: ['lib', 'node_modules', 'gipfel_extension', '.yarn', 'style/index.js', 'eslint.config.mjs'] },
+  {
+    ignores: [
+      'lib',
+      'node_modules',
+      'gipfel_extension',
+      '.yarn',
+      'style/index.js',
+      '*.config.js',
+      'eslint.config.mjs'
+    ]
+  },
   js.configs.recommended,
   ...tseslint.configs.strictTypeChecked,
   ...tseslint.configs.stylisticTypeChecked,
   hooks.configs.flat.recommended,
   {
-    languageOptions: { parserOptions: { project: 'tsconfig.json', tsconfigRootDir: import.meta.dirname } },
+    languageOptions: {
+      parserOptions: {
+        project: ['tsconfig.json', 'tsconfig.test.json'],
+        tsconfigRootDir: import.meta.dirname
+      }
+    },
     rules: {
       curly: ['error', 'all'],
       eqeqeq: 'error',

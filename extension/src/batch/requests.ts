@@ -1,7 +1,7 @@
 import { URLExt } from '@jupyterlab/coreutils';
 import type { ServerConnection } from '@jupyterlab/services';
 
-import { answerOf } from '../answer';
+import { answerOf } from '../common/request';
 
 /** A parameter as the notebook's cell writes it. */
 export interface IParameter {

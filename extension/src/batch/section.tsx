@@ -1,7 +1,7 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import type { ISection } from '../section';
+import type { ISection } from '../tokens';
 import { workSection } from '../work/section';
 import { BatchJob } from './job';
 import type { BatchModel } from './model';

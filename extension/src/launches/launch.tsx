@@ -1,7 +1,7 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import { clockMoment } from '../clock';
+import { clockMoment } from '../common/clock';
 import { ActButton, Mark, wordsOf } from '../work/parts';
 import type { ILaunchActions } from './actions';
 import { LaunchLog } from './log';

@@ -1,7 +1,7 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import { clockTime, zoneName } from '../clock';
+import { clockTime, zoneName } from '../common/clock';
 import type { LaunchesModel } from './model';
 import type { ILaunch, LogLine } from './requests';
 

@@ -1,7 +1,7 @@
 import { URLExt } from '@jupyterlab/coreutils';
 import type { ServerConnection } from '@jupyterlab/services';
 
-import { answerOf } from '../answer';
+import { answerOf } from '../common/request';
 
 /** A launch, as the server's `glance` describes it. */
 export interface ILaunch {

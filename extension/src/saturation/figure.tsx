@@ -1,10 +1,10 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import type { SaturationModel } from '../model';
-import { Notice } from '../notice';
-import { FigureView, type ISpan } from '../plot';
-import type { INews } from '../tokens';
+import type { SaturationModel } from './model';
+import { Notice } from '../common/notice';
+import { FigureView, type ISpan } from '../figures/plot';
+import type { INews } from '../api';
 
 interface IFigureProps {
   readonly model: SaturationModel;

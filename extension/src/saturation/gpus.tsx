@@ -1,8 +1,8 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import type { SaturationModel } from '../model';
-import type { IDevice } from '../tokens';
+import type { SaturationModel } from './model';
+import type { IDevice } from '../api';
 import { Figure } from './figure';
 
 const FLASH_MS = 1500;

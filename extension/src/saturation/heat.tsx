@@ -1,7 +1,7 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import type { SaturationModel } from '../model';
+import type { SaturationModel } from './model';
 import { Figure } from './figure';
 
 /** The metrics of the heat map, as the server knows them. */

@@ -1,7 +1,7 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import type { IScore } from '../tokens';
+import type { IScore } from '../api';
 
 /** Points between the bounds of a score from which they are shown. */
 const WIDE = 5;

@@ -1,11 +1,13 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { UseSignal } from '@jupyterlab/ui-components';
+import type { CommandRegistry } from '@lumino/commands';
 import * as React from 'react';
 
-import type { SaturationModel } from '../model';
-import { Notice } from '../notice';
-import type { ISection } from '../section';
-import type { IRunName } from '../tokens';
+import { CommandIDs } from '../common/commands';
+import type { SaturationModel } from './model';
+import { Notice } from '../common/notice';
+import type { ISection } from '../tokens';
+import type { IRunName } from '../api';
 import { AdviceList } from './advice';
 import { Compare } from './compare';
 import { Events } from './events';
@@ -20,8 +22,8 @@ import { Toolbar } from './toolbar';
 /** How well the GPUs of a run are used: score, losses, advice, and the plots that show it. */
 export function saturationSection(
   model: SaturationModel,
-  trans: TranslationBundle,
-  openNotebook: () => void
+  commands: CommandRegistry,
+  trans: TranslationBundle
 ): ISection {
   const Summary = (): React.JSX.Element => (
     <UseSignal signal={model.stateChanged}>
@@ -30,7 +32,7 @@ export function saturationSection(
   );
   const Body = (): React.JSX.Element => (
     <UseSignal signal={model.stateChanged}>
-      {(): React.JSX.Element => <Views model={model} trans={trans} openNotebook={openNotebook} />}
+      {(): React.JSX.Element => <Views model={model} commands={commands} trans={trans} />}
     </UseSignal>
   );
   return {
@@ -46,8 +48,8 @@ export function saturationSection(
 
 interface IViewsProps {
   readonly model: SaturationModel;
+  readonly commands: CommandRegistry;
   readonly trans: TranslationBundle;
-  readonly openNotebook: () => void;
 }
 
 function Views(props: IViewsProps): React.JSX.Element {
@@ -82,16 +84,31 @@ function Views(props: IViewsProps): React.JSX.Element {
       {comparing && <Compare model={model} runs={runs} trans={trans} />}
       <Plots model={model} trans={trans} />
       <Sharing model={model} trans={trans} />
-      <div className="jp-Gipfel-actions">
-        {model.status?.simulated === true && model.shown.runName === '' && (
-          <button className="jp-mod-styled" disabled={model.busy} onClick={() => void model.stopSimulation()}>
-            {trans.__('Stop the simulated source')}
-          </button>
-        )}
-        <button className="jp-mod-styled" onClick={props.openNotebook}>
+      <Actions {...props} />
+    </div>
+  );
+}
+
+function Actions(props: IViewsProps): React.JSX.Element {
+  const { model, commands, trans } = props;
+  return (
+    <div className="jp-Gipfel-actions">
+      {model.status?.simulated === true && model.shown.runName === '' && (
+        <button className="jp-mod-styled" disabled={model.busy} onClick={() => void model.stopSimulation()}>
+          {trans.__('Stop the simulated source')}
+        </button>
+      )}
+      {commands.hasCommand(CommandIDs.openNotebook) && (
+        // A site may have disabled the plugin of the notebooks.
+        <button
+          className="jp-mod-styled"
+          onClick={() => {
+            void commands.execute(CommandIDs.openNotebook);
+          }}
+        >
           {trans.__('Open the measure-saturation notebook')}
         </button>
-      </div>
+      )}
     </div>
   );
 }

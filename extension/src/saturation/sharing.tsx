@@ -2,7 +2,7 @@ import { PageConfig } from '@jupyterlab/coreutils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import type { SaturationModel } from '../model';
+import type { SaturationModel } from './model';
 
 /** The user's consent that the hub's administrators see the score; nothing where there is no hub. */
 export function Sharing(props: {

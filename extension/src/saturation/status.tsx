@@ -1,9 +1,9 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import { onReadersClock } from '../clock';
-import type { SaturationModel } from '../model';
-import { Notice } from '../notice';
+import { onReadersClock } from '../common/clock';
+import type { SaturationModel } from './model';
+import { Notice } from '../common/notice';
 
 const TICK_MS = 1000;
 

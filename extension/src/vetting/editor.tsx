@@ -2,7 +2,7 @@ import type { IEditorServices } from '@jupyterlab/codeeditor';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import { Notice } from '../notice';
+import { Notice } from '../common/notice';
 import type { IDraft, VettingModel } from './model';
 import type { IMeaning } from './requests';
 import { YamlText, type IMark } from './text';

@@ -1,7 +1,7 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import { onReadersClock } from '../clock';
+import { onReadersClock } from '../common/clock';
 import type { ICulprit, IGrid, IRow, Word } from './requests';
 
 /** A shape beside every colour, and a word for who hears the page. */

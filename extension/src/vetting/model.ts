@@ -1,6 +1,6 @@
 import { Signal, type ISignal } from '@lumino/signaling';
 
-import { lineOf } from '../answer';
+import { lineOf } from '../common/request';
 import type { IGrid, IMeaning, IProtocol, IProtocolPlace, IVetting, VettingRequests } from './requests';
 
 const RUNNING_MS = 1_000;

@@ -1,30 +1,22 @@
-import type { JupyterFrontEnd } from '@jupyterlab/application';
 import type { IEditorServices } from '@jupyterlab/codeeditor';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { UseSignal } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
-import { clockMoment } from '../clock';
-import { Notice } from '../notice';
-import type { ISection } from '../section';
+import { clockMoment } from '../common/clock';
+import { Notice } from '../common/notice';
+import type { ISection } from '../tokens';
 import { ProtocolEditor } from './editor';
-import { VettingModel } from './model';
+import type { VettingModel } from './model';
 import { Report } from './report';
-import { VettingRequests } from './requests';
 import { Runner } from './runner';
 
 /** The panel's section on whether the nodes of this job are fit. */
 export function vettingSection(
-  app: JupyterFrontEnd,
+  model: VettingModel,
   trans: TranslationBundle,
   services: IEditorServices
 ): ISection {
-  const directory = (): string => {
-    const { context } = (app.shell.currentWidget ?? {}) as { context?: { path?: string } };
-    const path = context?.path ?? '';
-    return path.includes('/') ? path.slice(0, path.lastIndexOf('/')) : '';
-  };
-  const model = new VettingModel(new VettingRequests(app.serviceManager.serverSettings), directory);
   return {
     id: 'vetting',
     title: trans.__('Vetting'),

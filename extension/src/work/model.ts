@@ -1,6 +1,6 @@
 import { Signal, type ISignal } from '@lumino/signaling';
 
-import { lineOf } from '../answer';
+import { lineOf } from '../common/request';
 
 const POLL_MS = 3_000;
 const REST_MS = 30_000;

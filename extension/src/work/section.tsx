@@ -2,8 +2,8 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import { UseSignal } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
-import { Notice } from '../notice';
-import type { ISection } from '../section';
+import { Notice } from '../common/notice';
+import type { ISection } from '../tokens';
 import type { WorkModel } from './model';
 
 /** What one kind of work adds to the list. */

@@ -1,0 +1,57 @@
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { ICommandPalette } from '@jupyterlab/apputils';
+import { INotebookTracker, type NotebookPanel } from '@jupyterlab/notebook';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+
+import { CommandIDs, NO_ARGUMENTS } from '../common/commands';
+import { batchIcon } from '../common/icon';
+import { IGipfelPanel } from '../tokens';
+import { BatchModel } from './model';
+import { BatchRequests } from './requests';
+import { batchSection } from './section';
+import { askAndSubmit } from './submit';
+
+/** Notebooks as batch jobs: the command of the notebook's toolbar, and the section that lists such jobs. */
+export const batchPlugin: JupyterFrontEndPlugin<void> = {
+  id: '@gipfel/extension:batch',
+  description: 'Runs the current notebook as a batch job, and lists such jobs.',
+  autoStart: true,
+  requires: [IGipfelPanel, INotebookTracker],
+  optional: [ICommandPalette, ITranslator],
+  activate: (
+    app: JupyterFrontEnd,
+    panel: IGipfelPanel,
+    notebooks: INotebookTracker,
+    palette: ICommandPalette | null,
+    translator: ITranslator | null
+  ) => {
+    const trans = (translator ?? nullTranslator).load('gipfel');
+    const model = new BatchModel(new BatchRequests(app.serviceManager.serverSettings));
+    const open = (path: string): void => {
+      void app.commands.execute('docmanager:open', { path });
+    };
+    panel.addSection(batchSection(model, trans, open), { rank: 400 });
+
+    /** The notebook in front; null where something else is. */
+    const current = (): NotebookPanel | null => {
+      const { currentWidget } = notebooks;
+      return currentWidget !== null && currentWidget === app.shell.currentWidget ? currentWidget : null;
+    };
+    const command = CommandIDs.runAsBatchJob;
+    app.commands.addCommand(command, {
+      label: trans.__('Run as Batch Job'),
+      caption: trans.__('Run this notebook as a batch job, in an environment and on nodes of its own'),
+      icon: batchIcon,
+      describedBy: NO_ARGUMENTS,
+      isEnabled: () => current() !== null,
+      execute: async () => {
+        const context = current()?.context;
+        if (context) {
+          await context.save();
+          await askAndSubmit(model, trans, context.path, open);
+        }
+      }
+    });
+    palette?.addItem({ command, category: trans.__('Gipfel') });
+  }
+};

@@ -1,0 +1,62 @@
+import { Dialog, Notification, showDialog, showErrorMessage } from '@jupyterlab/apputils';
+import type { TranslationBundle } from '@jupyterlab/translation';
+
+import { lineOf } from '../common/request';
+import { BatchDialogBody, type IBatchValues } from './dialog';
+import type { BatchModel } from './model';
+import type { IBatchForm, IBatchRequest } from './requests';
+
+/** Ask what to run the notebook with, submit it, and report its job; after an error the form keeps its values. */
+export async function askAndSubmit(
+  model: BatchModel,
+  trans: TranslationBundle,
+  path: string,
+  open: (path: string) => void
+): Promise<void> {
+  let form: IBatchForm;
+  try {
+    form = await model.requests.form(path);
+  } catch (error) {
+    await showErrorMessage(trans.__('This notebook can’t run as a batch job'), lineOf(error));
+    return;
+  }
+  let typed: IBatchValues | undefined;
+  let problem = '';
+  for (;;) {
+    const body = new BatchDialogBody(path, form, trans, typed, problem);
+    const { button, value } = await showDialog<IBatchRequest>({
+      title: trans.__('Run as batch job'),
+      body,
+      buttons: [Dialog.cancelButton(), Dialog.okButton({ label: trans.__('Submit') })]
+    });
+    if (!button.accept || value === null) {
+      return;
+    }
+    try {
+      sayItIsSubmitted(await model.submit(value), value.output, trans, open);
+      return;
+    } catch (error) {
+      typed = body.values;
+      problem = lineOf(error);
+    }
+  }
+}
+
+function sayItIsSubmitted(
+  jobId: string,
+  output: string,
+  trans: TranslationBundle,
+  open: (path: string) => void
+): void {
+  Notification.success(trans.__('Job %1 is submitted: %2', jobId, output), {
+    autoClose: 10_000,
+    actions: [
+      {
+        label: trans.__('Open output'),
+        callback: () => {
+          open(output);
+        }
+      }
+    ]
+  });
+}

@@ -1,0 +1,22 @@
+/** The commands of this extension. */
+export const CommandIDs = {
+  /** Show the panel. */
+  openPanel: 'gipfel:open-panel',
+  /** Open the documentation in a new tab of the browser. */
+  openDocumentation: 'gipfel:open-documentation',
+  /** Record a simulated source beside the real ones. */
+  startSimulation: 'gipfel:start-simulated-source',
+  /** End the simulated source. */
+  stopSimulation: 'gipfel:stop-simulated-source',
+  /** Copy a notebook that comes with Gipfel, and open the copy. */
+  openNotebook: 'gipfel:open-notebook',
+  /** Open a new notebook with a launch cell. */
+  newLaunch: 'gipfel:new-launch',
+  /** Run the current notebook as a batch job. */
+  runAsBatchJob: 'gipfel:run-as-batch-job'
+} as const;
+
+/** The arguments of a command that takes none. */
+export const NO_ARGUMENTS = {
+  args: { type: 'object', properties: {}, additionalProperties: false }
+} as const;

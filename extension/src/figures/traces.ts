@@ -1,0 +1,103 @@
+import type { PartialJSONObject } from '@lumino/coreutils';
+
+import type { ICells, IPoints, Traces } from '../api';
+
+/** A trace of a figure, as far as it is extended here. */
+export interface ITrace extends PartialJSONObject {
+  uid: string;
+  type?: string;
+  /** Of a line. */
+  x?: number[];
+  y?: (number | null)[];
+  /** Of a heat map: the middle of the first column, a column's length, rows of columns. */
+  x0?: number;
+  dx?: number;
+  z?: (number | null)[][];
+  /** Ours: how many values are in the newest column's cells. */
+  counts?: number[];
+}
+
+/** So many times the usual pause between two points of a line is a gap. */
+const GAP = 3.5;
+
+/** New points, with a missing one before them where a page heard nothing for a while: no line through what it missed. */
+function withGap(before: readonly number[], added: IPoints, uid: string): IPoints {
+  const [last, first] = [before[before.length - 1], added.x[0]];
+  const pauses = before.slice(-6).flatMap((x, place, all) => (place > 0 ? [x - (all[place - 1] ?? x)] : []));
+  const usual = pauses.sort((a, b) => a - b)[Math.floor(pauses.length / 2)];
+  // A metric of the user's own may be logged whenever it is known.
+  const own = uid.startsWith('metrics/');
+  if (own || last === undefined || first === undefined || !usual || first - last <= GAP * usual) {
+    return added;
+  }
+  return { x: [last + usual, ...added.x], y: [null, ...added.y] };
+}
+
+/** Append points to the lines that have these uids; whether there were any. */
+export function extendLines(lines: ReadonlyMap<string, ITrace>, points: Traces): boolean {
+  let changed = false;
+  for (const [uid, added] of Object.entries(points)) {
+    const line = lines.get(uid);
+    if (line?.x && line.y) {
+      const { x, y } = withGap(line.x, added, uid);
+      line.x.push(...x);
+      line.y.push(...y);
+      changed = true;
+    }
+  }
+  return changed;
+}
+
+/** Put values into the heat map's columns, with new columns where there are none; whether one was begun. */
+export function extendHeat(heat: ITrace, cells: ICells, windowMs: number): boolean {
+  const { z, x0, dx } = heat;
+  if (!z || x0 === undefined || !dx) {
+    return false;
+  }
+  const width = (): number => z[0]?.length ?? 0;
+  const before = width();
+  cells.row.forEach((row, place) => {
+    const cell = z[row];
+    const column = Math.round(((cells.x[place] ?? 0) - x0) / dx);
+    // What came late is in the next whole figure.
+    if (cell && column >= width() - 1) {
+      if (column >= width()) {
+        widen(heat, z, column);
+      }
+      const counts = (heat.counts ??= z.map(each => (each[column] === null ? 0 : 1)));
+      const count = counts[row] ?? 0;
+      cell[column] = ((cell[column] ?? 0) * count + (cells.y[place] ?? 0)) / (count + 1);
+      counts[row] = count + 1;
+    }
+  });
+  // A column is drawn when it is whole: its predecessor was filled when this one began.
+  const begun = width() > before;
+  const old = width() - Math.ceil(windowMs / dx) - 1;
+  if (old > 0) {
+    for (const row of z) {
+      row.splice(0, old);
+    }
+    heat.x0 = x0 + old * dx;
+  }
+  return begun;
+}
+
+function widen(heat: ITrace, z: (number | null)[][], column: number): void {
+  for (const row of z) {
+    row.push(...Array.from({ length: column + 1 - row.length }, () => null));
+  }
+  heat.counts = z.map(() => 0);
+}
+
+/** The newest time of any trace, -Infinity where there is none. */
+export function newestOf(traces: readonly ITrace[]): number {
+  return Math.max(
+    -Infinity,
+    ...traces.map(trace => {
+      if (trace.z && trace.x0 !== undefined && trace.dx) {
+        return trace.x0 + ((trace.z[0]?.length ?? 0) - 0.5) * trace.dx;
+      }
+      return trace.x?.[trace.x.length - 1] ?? -Infinity;
+    })
+  );
+}

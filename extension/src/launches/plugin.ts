@@ -1,0 +1,75 @@
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { ICommandPalette } from '@jupyterlab/apputils';
+import { ILauncher } from '@jupyterlab/launcher';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+
+import { CommandIDs, NO_ARGUMENTS } from '../common/commands';
+import { mountainIcon } from '../common/icon';
+import { IGipfelLaunches, IGipfelPanel } from '../tokens';
+import type { ILaunchActions } from './actions';
+import { LaunchesModel } from './model';
+import { openLaunchNotebook } from './new-launch';
+import { LaunchRequests } from './requests';
+import { SavedLaunch } from './saved';
+import { launchesSection } from './section';
+
+/** Launches: the section that lists them, the command for a new one, and views of single ones in notebooks. */
+export const launchesPlugin: JupyterFrontEndPlugin<IGipfelLaunches> = {
+  id: '@gipfel/extension:launches',
+  description: 'Lists launches with their logs, and opens a notebook for a new one.',
+  autoStart: true,
+  provides: IGipfelLaunches,
+  requires: [IGipfelPanel],
+  optional: [ICommandPalette, ILauncher, ITranslator],
+  activate: (
+    app: JupyterFrontEnd,
+    panel: IGipfelPanel,
+    palette: ICommandPalette | null,
+    launcher: ILauncher | null,
+    translator: ITranslator | null
+  ): IGipfelLaunches => {
+    const trans = (translator ?? nullTranslator).load('gipfel');
+    const requests = new LaunchRequests(app.serviceManager.serverSettings);
+    const model = new LaunchesModel(requests);
+    const actions = actionsOf(app, model);
+    panel.addSection(launchesSection(model, trans, actions), { rank: 300 });
+    // The view of a launch cell, which is not part of the lab, opens its notebook and links its files with these.
+    Object.assign(globalThis, {
+      [Symbol.for('gipfel.openLaunch')]: actions.openNotebook,
+      [Symbol.for('gipfel.launchFile')]: requests.fileUrl.bind(requests)
+    });
+    const command = CommandIDs.newLaunch;
+    app.commands.addCommand(command, {
+      label: trans.__('New Launch'),
+      icon: mountainIcon,
+      caption: trans.__('Open a notebook with a launch cell: training on many GPUs'),
+      describedBy: NO_ARGUMENTS,
+      execute: () => openLaunchNotebook(app.commands)
+    });
+    const category = trans.__('Gipfel');
+    palette?.addItem({ command, category });
+    launcher?.add({ command, category, rank: 1 });
+    return {
+      createView: async id => {
+        const own = new LaunchesModel(requests, id);
+        await own.refresh();
+        return own.items === null ? null : new SavedLaunch(own, trans, actionsOf(app, own));
+      }
+    };
+  }
+};
+
+function actionsOf({ commands }: JupyterFrontEnd, model: LaunchesModel): ILaunchActions {
+  return {
+    openNotebook: id => {
+      void model.notebook(id).then(path => {
+        if (path !== null) {
+          void commands.execute('docmanager:open', { path });
+        }
+      });
+    },
+    newLaunch: () => {
+      void commands.execute(CommandIDs.newLaunch);
+    }
+  };
+}

@@ -1,0 +1,120 @@
+import { Notification } from '@jupyterlab/apputils';
+import type { TranslationBundle } from '@jupyterlab/translation';
+
+import { lineOf } from '../common/request';
+import { clockMoment } from '../common/clock';
+import { dueNotice, type LeavingModel } from './model';
+import type { ILeaving } from '../api';
+
+const MINUTE_MS = 60_000;
+
+/** The lab's notices of a server's end: of its job's time, and of a stop because nobody uses it. */
+export class LeavingNotices {
+  constructor(
+    private readonly _model: LeavingModel,
+    private readonly _trans: TranslationBundle,
+    private readonly _onExtended: () => void
+  ) {
+    _model.changed.connect((_, leaving) => {
+      this._showTime(leaving);
+      this._showIdle(leaving);
+    });
+  }
+
+  private _showTime(leaving: ILeaving): void {
+    if (leaving.ends_ms === null) {
+      return;
+    }
+    const leftMs = this._model.leftMs(leaving.ends_ms);
+    const due = dueNotice(leaving.notices_s, leftMs);
+    if (due === this._shown && leaving.ends_ms === this._endsMs) {
+      return;
+    }
+    this._shown = due;
+    this._endsMs = leaving.ends_ms;
+    Notification.dismiss(this._timeId);
+    this._timeId = '';
+    if (due === null || leftMs <= 0) {
+      return;
+    }
+    const last = due === Math.min(...leaving.notices_s);
+    this._timeId = Notification.emit(
+      // No "in 26 min" beside it: a notice stays as it is while time goes on.
+      this._trans.__("This server's time ends at %1. Save your work.", clockMoment(leaving.ends_ms)),
+      last ? 'error' : 'warning',
+      { autoClose: false, actions: leaving.extend_s > 0 ? [this._extendAction(leaving.extend_s)] : [] }
+    );
+  }
+
+  private _showIdle(leaving: ILeaving): void {
+    if (leaving.idle === null) {
+      Notification.dismiss(this._idleId);
+      this._idleId = '';
+      this._stopMs = 0;
+      return;
+    }
+    if (this._idleId && leaving.idle.stop_ms === this._stopMs) {
+      return;
+    }
+    Notification.dismiss(this._idleId);
+    this._stopMs = leaving.idle.stop_ms;
+    this._idleId = Notification.emit(
+      this._trans.__(
+        'Nothing has run here since %1. This server is stopped at %2, and what it holds is given back.',
+        clockMoment(leaving.idle.since_ms),
+        clockMoment(leaving.idle.stop_ms)
+      ),
+      'warning',
+      {
+        autoClose: false,
+        actions: [
+          {
+            label: this._trans.__('Keep it running'),
+            displayType: 'accent',
+            callback: () => void this._attempt(() => this._model.stay())
+          }
+        ]
+      }
+    );
+  }
+
+  private _extendAction(seconds: number): Notification.IAction {
+    return {
+      label: this._trans.__('Extend by %1', this._inWords(seconds * 1000)),
+      displayType: 'accent',
+      callback: () =>
+        void this._attempt(async () => {
+          await this._model.extend();
+          this._onExtended();
+        })
+    };
+  }
+
+  private async _attempt(action: () => Promise<void>): Promise<void> {
+    try {
+      await action();
+    } catch (error) {
+      Notification.error(lineOf(error), { autoClose: false });
+    }
+  }
+
+  private _inWords(spanMs: number): string {
+    if (spanMs < MINUTE_MS) {
+      return this._trans.__('%1 s', Math.max(Math.round(spanMs / 1000), 0));
+    }
+    const minutes = Math.round(spanMs / MINUTE_MS);
+    const hours = Math.floor(minutes / 60);
+    if (hours === 0) {
+      return this._trans.__('%1 min', minutes);
+    }
+    return minutes % 60 === 0
+      ? this._trans.__('%1 h', hours)
+      : this._trans.__('%1 h %2 min', hours, minutes % 60);
+  }
+
+  private _shown: number | null = null;
+  private _endsMs = 0;
+  private _timeId = '';
+  private _idleId = '';
+  private _stopMs = 0;
+}

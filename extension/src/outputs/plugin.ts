@@ -1,0 +1,37 @@
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import type { INotebookModel, NotebookPanel } from '@jupyterlab/notebook';
+import type { DocumentRegistry } from '@jupyterlab/docregistry';
+import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+
+import { IGipfelLaunches } from '../tokens';
+import { LIVE_MIME_TYPE, LiveOutput } from './output';
+
+/** Before the renderer of widgets, which has -10. */
+const RANK = -20;
+
+/** In every notebook, the saved view of Gipfel's widgets until the kernel answers with the live one. */
+export const outputsPlugin: JupyterFrontEndPlugin<void> = {
+  id: '@gipfel/extension:outputs',
+  description: "Shows the saved view of Gipfel's widgets until the kernel answers.",
+  autoStart: true,
+  requires: [IRenderMimeRegistry],
+  optional: [IGipfelLaunches, ITranslator],
+  activate: (
+    app: JupyterFrontEnd,
+    registry: IRenderMimeRegistry,
+    launches: IGipfelLaunches | null,
+    translator: ITranslator | null
+  ) => {
+    const trans = (translator ?? nullTranslator).load('gipfel');
+    const extension: DocumentRegistry.IWidgetExtension<NotebookPanel, INotebookModel> = {
+      createNew: panel => {
+        const { rendermime } = panel.content;
+        const createRenderer = (): LiveOutput => new LiveOutput(rendermime, registry, trans, launches);
+        rendermime.addFactory({ safe: false, mimeTypes: [LIVE_MIME_TYPE], createRenderer }, RANK);
+      }
+    };
+    // Not by INotebookTracker: it announces a notebook only after the first outputs may have been rendered.
+    app.docRegistry.addWidgetExtension('Notebook', extension);
+  }
+};

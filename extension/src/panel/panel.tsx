@@ -1,0 +1,133 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+import { ReactWidget, UseSignal } from '@jupyterlab/ui-components';
+import type { Message } from '@lumino/messaging';
+import { DisposableDelegate, type IDisposable } from '@lumino/disposable';
+import { Signal, type ISignal } from '@lumino/signaling';
+import * as React from 'react';
+
+import type { IRunInfo } from '../api';
+import { mountainIcon } from '../common/icon';
+import type { IGipfelPanel, ISection } from '../tokens';
+import { Header } from './header';
+import type { RunModel } from './run';
+import { Section } from './section';
+
+const LAST_RANK = 1000;
+
+/** The sidebar: what the server runs in, and below it the sections that plugins add. */
+export class GipfelPanel extends ReactWidget implements IGipfelPanel {
+  constructor(
+    private readonly model: RunModel,
+    private readonly trans: TranslationBundle
+  ) {
+    super();
+    model.changed.connect(() => {
+      this._runChanged.emit();
+    });
+    this.id = 'gipfel-panel';
+    this.addClass('jp-Gipfel-panel');
+    this.title.icon = mountainIcon;
+    this.title.caption = trans.__('Gipfel: saturation of GPUs and host');
+    document.addEventListener('visibilitychange', this._onVisibility);
+    window.addEventListener('resize', this._onLayout);
+  }
+
+  addSection(section: ISection, options: { readonly rank?: number } = {}): IDisposable {
+    if (this._sections.some(each => each.section.id === section.id)) {
+      throw new Error(`The panel already has a section '${section.id}'.`);
+    }
+    const added = { section, rank: options.rank ?? LAST_RANK };
+    this._sections = [...this._sections, added].sort((a, b) => a.rank - b.rank);
+    this._sectionsChanged.emit();
+    return new DisposableDelegate(() => {
+      this._sections = this._sections.filter(each => each !== added);
+      this._sectionsChanged.emit();
+    });
+  }
+
+  get run(): IRunInfo | null {
+    return this.model.run;
+  }
+
+  get runChanged(): ISignal<this, void> {
+    return this._runChanged;
+  }
+
+  refreshRun(): Promise<void> {
+    return this.model.refresh();
+  }
+
+  /** Have the lab measure the panel again where its least width has changed with the window or the left sidebar. */
+  fitLayout(): void {
+    const { minWidth } = getComputedStyle(this.node);
+    if (minWidth !== this._minWidth) {
+      this._minWidth = minWidth;
+      this.parent?.fit();
+    }
+  }
+
+  override dispose(): void {
+    document.removeEventListener('visibilitychange', this._onVisibility);
+    window.removeEventListener('resize', this._onLayout);
+    for (const { section } of this._sections) {
+      section.setVisible?.(false);
+    }
+    super.dispose();
+  }
+
+  protected override onAfterShow(message: Message): void {
+    super.onAfterShow(message);
+    this._onVisibility();
+  }
+
+  protected override onAfterHide(message: Message): void {
+    super.onAfterHide(message);
+    this._onVisibility();
+  }
+
+  protected override onAfterAttach(message: Message): void {
+    super.onAfterAttach(message);
+    this._onVisibility();
+  }
+
+  protected override render(): React.JSX.Element {
+    return (
+      <>
+        <UseSignal signal={this._runChanged}>
+          {(): React.JSX.Element => <Header run={this.run} trans={this.trans} />}
+        </UseSignal>
+        <UseSignal signal={this._sectionsChanged}>
+          {(): React.JSX.Element => (
+            <>
+              {this._sections.map(({ section }) => (
+                <Section key={section.id} section={section} visible={this._visible} />
+              ))}
+            </>
+          )}
+        </UseSignal>
+      </>
+    );
+  }
+
+  private readonly _onVisibility = (): void => {
+    const visible = this.isVisible && document.visibilityState === 'visible';
+    if (visible !== this._visible) {
+      this._visible = visible;
+      this._sectionsChanged.emit();
+      if (visible) {
+        void this.refreshRun();
+      }
+    }
+  };
+
+  private readonly _onLayout = (): void => {
+    this.fitLayout();
+  };
+
+  private readonly _runChanged = new Signal<this, void>(this);
+  /** Emitted when there are other sections, or when they become visible or hidden. */
+  private readonly _sectionsChanged = new Signal<this, void>(this);
+  private _sections: readonly { readonly section: ISection; readonly rank: number }[] = [];
+  private _visible = false;
+  private _minWidth = '';
+}

@@ -1,0 +1,59 @@
+import {
+  ILabShell,
+  ILayoutRestorer,
+  type JupyterFrontEnd,
+  type JupyterFrontEndPlugin
+} from '@jupyterlab/application';
+import { ICommandPalette } from '@jupyterlab/apputils';
+import { ILauncher } from '@jupyterlab/launcher';
+import { IStateDB } from '@jupyterlab/statedb';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+
+import { CommandIDs } from '../common/commands';
+import { mountainIcon } from '../common/icon';
+import { IGipfelPanel } from '../tokens';
+import { showAtFirstVisit } from './first-visit';
+import { GipfelPanel } from './panel';
+import { RunModel } from './run';
+
+/** The sidebar, which the features add their sections to. */
+export const panelPlugin: JupyterFrontEndPlugin<IGipfelPanel> = {
+  id: '@gipfel/extension:panel',
+  description: 'Adds the Gipfel panel to the right sidebar.',
+  autoStart: true,
+  provides: IGipfelPanel,
+  optional: [ICommandPalette, ILayoutRestorer, ILauncher, IStateDB, ITranslator, ILabShell],
+  activate: (
+    app: JupyterFrontEnd,
+    palette: ICommandPalette | null,
+    restorer: ILayoutRestorer | null,
+    launcher: ILauncher | null,
+    state: IStateDB | null,
+    translator: ITranslator | null,
+    shell: ILabShell | null
+  ): IGipfelPanel => {
+    const trans = (translator ?? nullTranslator).load('gipfel');
+    const panel = new GipfelPanel(new RunModel(app.serviceManager.serverSettings), trans);
+    app.shell.add(panel, 'right', { rank: 700, type: 'Gipfel' });
+    shell?.layoutModified.connect(() => {
+      panel.fitLayout();
+    });
+    restorer?.add(panel, panel.id);
+    void showAtFirstVisit(app, state, panel.id);
+
+    const command = CommandIDs.openPanel;
+    app.commands.addCommand(command, {
+      label: args => (args.short === true ? trans.__('Panel') : trans.__('Open the Gipfel Panel')),
+      caption: trans.__('Show how saturated the GPUs and the host of this job are'),
+      icon: mountainIcon,
+      describedBy: { args: { type: 'object', properties: { short: { type: 'boolean' } } } },
+      execute: () => {
+        app.shell.activateById(panel.id);
+      }
+    });
+    const category = trans.__('Gipfel');
+    palette?.addItem({ command, category });
+    launcher?.add({ command, args: { short: true }, category, rank: 0 });
+    return panel;
+  }
+};

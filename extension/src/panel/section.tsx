@@ -1,0 +1,38 @@
+import * as React from 'react';
+
+import type { ISection } from '../tokens';
+
+/** A section with its heading, which opens and closes it. */
+export function Section(props: { section: ISection; visible: boolean }): React.JSX.Element {
+  const { section, visible } = props;
+  const { Summary, Body } = section;
+  const [open, setOpen] = React.useState(section.folded !== true);
+  React.useEffect(() => {
+    section.setVisible?.(visible && open);
+  }, [section, visible, open]);
+  React.useEffect(
+    () => (): void => {
+      section.setVisible?.(false);
+    },
+    [section]
+  );
+  return (
+    <details
+      className="jp-Gipfel-section"
+      data-section={section.id}
+      open={open}
+      onToggle={event => {
+        // The event also comes up from details inside the section.
+        if (event.target === event.currentTarget) {
+          setOpen(event.currentTarget.open);
+        }
+      }}
+    >
+      <summary>
+        <h2>{section.title}</h2>
+        {Summary && <Summary />}
+      </summary>
+      {open && <Body />}
+    </details>
+  );
+}

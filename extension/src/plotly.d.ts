@@ -1,9 +1,0 @@
-declare module 'plotly.js-cartesian-dist-min' {
-  const Plotly: import('./tokens').IPlotly;
-  export default Plotly;
-}
-
-declare module 'plotly.js-dist-min' {
-  const Plotly: import('./tokens').IPlotly;
-  export default Plotly;
-}

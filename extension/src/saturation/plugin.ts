@@ -1,0 +1,78 @@
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { ICommandPalette, IThemeManager } from '@jupyterlab/apputils';
+import { ISettingRegistry } from '@jupyterlab/settingregistry';
+import { ITranslator, nullTranslator, type TranslationBundle } from '@jupyterlab/translation';
+
+import { CommandIDs, NO_ARGUMENTS } from '../common/commands';
+import { IGipfelPanel } from '../tokens';
+import { SaturationModel } from './model';
+import { SaturationRequests } from './requests';
+import { saturationSection } from './section';
+
+/** The section of scores, advice and plots. */
+export const saturationPlugin: JupyterFrontEndPlugin<void> = {
+  id: '@gipfel/extension:saturation',
+  description: 'Shows how saturated the GPUs and the host are: score, advice and plots.',
+  autoStart: true,
+  requires: [IGipfelPanel],
+  optional: [ICommandPalette, ISettingRegistry, IThemeManager, ITranslator],
+  activate: (
+    app: JupyterFrontEnd,
+    panel: IGipfelPanel,
+    palette: ICommandPalette | null,
+    settings: ISettingRegistry | null,
+    themes: IThemeManager | null,
+    translator: ITranslator | null
+  ) => {
+    const trans = (translator ?? nullTranslator).load('gipfel');
+    const model = new SaturationModel(new SaturationRequests(app.serviceManager.serverSettings), panel);
+    panel.addSection(saturationSection(model, app.commands, trans), { rank: 100 });
+    addCommands(app, model, trans, palette);
+    followTheme(model, themes);
+    void followSettings(model, settings);
+  }
+};
+
+function addCommands(
+  app: JupyterFrontEnd,
+  model: SaturationModel,
+  trans: TranslationBundle,
+  palette: ICommandPalette | null
+): void {
+  const { commands } = app;
+  commands.addCommand(CommandIDs.startSimulation, {
+    label: trans.__('Show a Simulated Source'),
+    describedBy: NO_ARGUMENTS,
+    execute: async () => {
+      await commands.execute(CommandIDs.openPanel);
+      await model.startSimulation();
+    }
+  });
+  commands.addCommand(CommandIDs.stopSimulation, {
+    label: trans.__('Stop the Simulated Source'),
+    describedBy: NO_ARGUMENTS,
+    isEnabled: () => model.status?.simulated !== false,
+    execute: () => model.stopSimulation()
+  });
+  for (const command of [CommandIDs.startSimulation, CommandIDs.stopSimulation]) {
+    palette?.addItem({ command, category: trans.__('Gipfel') });
+  }
+}
+
+function followTheme(model: SaturationModel, themes: IThemeManager | null): void {
+  const update = (): void => {
+    model.shown.setDark(themes?.theme ? !themes.isLight(themes.theme) : false);
+  };
+  themes?.themeChanged.connect(update);
+  update();
+}
+
+async function followSettings(model: SaturationModel, registry: ISettingRegistry | null): Promise<void> {
+  const settings = await registry?.load(saturationPlugin.id);
+  const update = (): void => {
+    model.shown.setWindow((settings?.composite.window as number | undefined) ?? 600);
+    model.simulatedSource = (settings?.composite.simulatedSource as string | undefined) ?? 'training';
+  };
+  settings?.changed.connect(update);
+  update();
+}

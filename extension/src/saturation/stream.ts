@@ -1,0 +1,120 @@
+import type { JSONObject } from '@lumino/coreutils';
+import type { IDisposable } from '@lumino/disposable';
+import { Signal, type ISignal } from '@lumino/signaling';
+
+import type { ISaturationStatus, StreamMessage } from '../api';
+
+/** Where the connection to the notebook server stands. */
+export type Connection = 'connecting' | 'open' | 'retrying' | 'paused';
+
+const FIRST_WAIT_MS = 1_000;
+const LONGEST_WAIT_MS = 30_000;
+
+/** One websocket that comes back after a loss, more slowly each time, and rests while nobody looks. */
+export class SaturationStream implements IDisposable {
+  constructor(
+    private readonly url: () => string,
+    private readonly open: (url: string) => WebSocket
+  ) {}
+
+  get connection(): Connection {
+    return this._connection;
+  }
+
+  get connectionChanged(): ISignal<this, Connection> {
+    return this._connectionChanged;
+  }
+
+  get received(): ISignal<this, StreamMessage> {
+    return this._received;
+  }
+
+  get isDisposed(): boolean {
+    return this._disposed;
+  }
+
+  /** Connect now, also when a wait is under way or a connection stands. */
+  connect(): void {
+    if (this._disposed) {
+      return;
+    }
+    this._close();
+    this._set(this._lost ? 'retrying' : 'connecting');
+    const socket = this.open(this.url());
+    this._socket = socket;
+    socket.onmessage = (event: MessageEvent<string>): void => {
+      this._lost = 0;
+      this._set('open');
+      this._received.emit(JSON.parse(event.data) as StreamMessage);
+    };
+    socket.onclose = (): void => {
+      this._retry();
+    };
+  }
+
+  /** Say something; nobody hears it while there is no connection. */
+  send(message: JSONObject): void {
+    if (this._socket?.readyState === WebSocket.OPEN) {
+      this._socket.send(JSON.stringify(message));
+    }
+  }
+
+  /** Close the connection until `connect` is called. */
+  pause(): void {
+    this._close();
+    this._lost = 0;
+    this._set('paused');
+  }
+
+  dispose(): void {
+    if (!this._disposed) {
+      this.pause();
+      this._disposed = true;
+      Signal.clearData(this);
+    }
+  }
+
+  private _retry(): void {
+    this._close();
+    const wait = Math.min(LONGEST_WAIT_MS, FIRST_WAIT_MS * 2 ** this._lost);
+    this._lost += 1;
+    this._set('retrying');
+    // Spread, so that the pages of one restarted server do not all come back in the same instant.
+    this._timer = window.setTimeout(
+      () => {
+        this.connect();
+      },
+      wait * (0.75 + Math.random() / 2)
+    );
+  }
+
+  private _close(): void {
+    window.clearTimeout(this._timer);
+    if (this._socket) {
+      this._socket.onclose = null;
+      this._socket.onmessage = null;
+      this._socket.close();
+      this._socket = null;
+    }
+  }
+
+  private _set(connection: Connection): void {
+    if (connection !== this._connection) {
+      this._connection = connection;
+      this._connectionChanged.emit(connection);
+    }
+  }
+
+  private readonly _connectionChanged = new Signal<this, Connection>(this);
+  private readonly _received = new Signal<this, StreamMessage>(this);
+  private _connection: Connection = 'paused';
+  private _socket: WebSocket | null = null;
+  private _timer = 0;
+  private _lost = 0;
+  private _disposed = false;
+}
+
+/** Whether two statuses look the same on the screen. */
+export function sameStatus(a: ISaturationStatus | null, b: ISaturationStatus): boolean {
+  return a?.state === b.state && a.simulated === b.simulated && a.gpus === b.gpus && a.message === b.message;
+}

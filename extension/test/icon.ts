@@ -1,0 +1,2 @@
+/** Stands in for an SVG file. */
+export default '<svg></svg>';

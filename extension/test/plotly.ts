@@ -1,0 +1,2 @@
+/** Stands in for plotly.js, which needs a browser. */
+export default {};
