@@ -1,7 +1,7 @@
 import { Dialog, Notification, showDialog, showErrorMessage } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 
-import { lineOf } from '../common/request';
+import { lineOf } from '../common/error-line';
 import { BatchDialogBody, type IBatchValues } from './dialog';
 import type { BatchModel } from './model';
 import type { IBatchForm, IBatchRequest } from './requests';

@@ -27,8 +27,3 @@ export async function answerOf<T>(
   }
   return answer;
 }
-
-/** What went wrong, in one line for people. */
-export function lineOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error);
-}

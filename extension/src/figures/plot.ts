@@ -1,9 +1,9 @@
 import type { PartialJSONObject } from '@lumino/coreutils';
 
+import type { IFigure, INews } from '../api';
 import { aheadMs, readersLayout, readersTimes, utcOf, wallText } from '../common/clock';
 import { loadPlotly, type IPlotly, type IPlotlyNode } from './plotly';
 import { themed } from './theme';
-import type { IFigure, INews } from '../api';
 import { extendHeat, extendLines, newestOf, type ITrace } from './traces';
 
 /** A few points across the whole width would look like more than they are. */

@@ -1,8 +1,10 @@
+import { ViewPoll } from '../common/view-poll';
 import { WorkModel } from '../work/model';
 import type { ILaunch, ILogPage, LaunchRequests, LogLine, LogPosition } from './requests';
 
 const LOG_MS = 1_500;
-const REST_MS = 30_000;
+/** Where the server has more lines than it sends at once. */
+const MORE_MS = 100;
 const MOST_LINES = 2_000;
 
 /** The user's launches, those that run first, then the newest; and the log that is open. */
@@ -38,10 +40,7 @@ export class LaunchesModel extends WorkModel<ILaunch> {
   /** Ask for the list and the log while they are seen, and rest while they are not. */
   override setVisible(visible: boolean): void {
     super.setVisible(visible);
-    window.clearTimeout(this._logTimer);
-    if (visible) {
-      void this._readLog();
-    }
+    this._log.setVisible(visible);
   }
 
   override runs(launch: ILaunch): boolean {
@@ -50,14 +49,13 @@ export class LaunchesModel extends WorkModel<ILaunch> {
 
   /** Open a launch's log, of one rank or of all; the empty name closes it. */
   openLog(id: string, rank: number | null = null): void {
-    window.clearTimeout(this._logTimer);
     this._opened = id;
     this._rank = rank;
     this._lines = [];
     this._flight = [];
     this._position = null;
     this.emit();
-    void this._readLog();
+    void this._log.refresh();
   }
 
   /** End the ranks of one. */
@@ -83,11 +81,12 @@ export class LaunchesModel extends WorkModel<ILaunch> {
     return this.requests.list(this._only);
   }
 
-  private async _readLog(): Promise<void> {
+  /** Read what is new in the open log; returns when to read on, null where nothing will come. */
+  private async _readLog(): Promise<number | null> {
     const id = this._opened;
     const rank = this._rank;
     if (id === '') {
-      return;
+      return null;
     }
     const before = this._position;
     let page: ILogPage;
@@ -95,11 +94,10 @@ export class LaunchesModel extends WorkModel<ILaunch> {
       page = await this.requests.log(id, before, rank);
     } catch (error) {
       this.fail(error);
-      this._logTimer = window.setTimeout(() => void this._readLog(), REST_MS);
-      return;
+      throw error;
     }
     if (id !== this._opened || rank !== this._rank || before !== this._position) {
-      return;
+      return null;
     }
     this._position = page.position;
     if (before === null) {
@@ -109,16 +107,16 @@ export class LaunchesModel extends WorkModel<ILaunch> {
       this._lines = [...this._lines, ...page.lines].slice(-MOST_LINES);
       this.emit();
     }
-    window.clearTimeout(this._logTimer);
-    if (this.visible && (page.more || !page.ended)) {
-      this._logTimer = window.setTimeout(() => void this._readLog(), page.more ? 100 : LOG_MS);
+    if (page.more) {
+      return MORE_MS;
     }
+    return page.ended ? null : LOG_MS;
   }
 
+  private readonly _log = new ViewPoll('launch-log', () => this._readLog());
   private _opened = '';
   private _rank: number | null = null;
   private _lines: readonly LogLine[] = [];
   private _flight: readonly string[] = [];
   private _position: LogPosition | null = null;
-  private _logTimer = 0;
 }

@@ -6,7 +6,8 @@ import { ITranslator, nullTranslator, type TranslationBundle } from '@jupyterlab
 import { notebookIcon } from '@jupyterlab/ui-components';
 
 import { CommandIDs } from '../common/commands';
-import { answerOf, lineOf } from '../common/request';
+import { lineOf } from '../common/error-line';
+import { answerOf } from '../common/request';
 
 /** The notebook that measures with a cell what the panel shows. */
 const MEASURE = 'measure-saturation';

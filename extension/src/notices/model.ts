@@ -1,16 +1,19 @@
 import type { IDisposable } from '@lumino/disposable';
 import { Signal, type ISignal } from '@lumino/signaling';
 
-import type { LeavingRequests } from './requests';
 import type { ILeaving } from '../api';
+import { ViewPoll } from '../common/view-poll';
+import type { LeavingRequests } from './requests';
 
 const POLL_MS = 30_000;
-/** Nobody sees a notice on a page that is not in front. */
-const HIDDEN_MS = 300_000;
 /** Timers may fire a little early. */
 const LATE_MS = 250;
 
-/** When this server ends: asked for every half minute while the page is seen, and at the moment of each notice. */
+/**
+ * When this server ends: asked for every half minute, and at the moment of each notice.
+ *
+ * It rests while the page is not in front, where a notice would not be seen, and asks when it comes back.
+ */
 export class LeavingModel implements IDisposable {
   constructor(private readonly _requests: LeavingRequests) {
     document.addEventListener('visibilitychange', this._onVisibility);
@@ -27,50 +30,39 @@ export class LeavingModel implements IDisposable {
   }
 
   get isDisposed(): boolean {
-    return this._isDisposed;
+    return this._poll.isDisposed;
   }
 
-  /** Ask now, and go on asking. */
-  async refresh(): Promise<void> {
-    await this._take(this._requests.leaving());
+  /** Ask now, and keep asking. */
+  start(): void {
+    this._onVisibility();
   }
 
   /** Ask for more time; the error is one line for people. */
   extend(): Promise<void> {
-    return this._take(this._requests.extend(), true);
+    return this._act(this._requests.extend());
   }
 
-  /** Say that this server is wanted; the error is one line for people. */
+  /** Report that this server is wanted; the error is one line for people. */
   stay(): Promise<void> {
-    return this._take(this._requests.stay(), true);
+    return this._act(this._requests.stay());
   }
 
   dispose(): void {
-    this._isDisposed = true;
     document.removeEventListener('visibilitychange', this._onVisibility);
-    window.clearTimeout(this._timer);
+    this._poll.dispose();
     Signal.clearData(this);
   }
 
-  private async _take(answer: Promise<ILeaving>, loud = false): Promise<void> {
-    let waitMs = POLL_MS;
-    try {
-      const leaving = await answer;
-      this._aheadMs = leaving.now_ms - Date.now();
-      waitMs = this._untilNextNotice(leaving);
-      this._changed.emit(leaving);
-    } catch (error) {
-      if (loud) {
-        throw error;
-      }
-      // A server that does not answer is said by the lab itself.
-    } finally {
-      window.clearTimeout(this._timer);
-      if (!this._isDisposed) {
-        const ms = document.visibilityState === 'visible' ? waitMs : HIDDEN_MS;
-        this._timer = window.setTimeout(() => void this.refresh(), ms);
-      }
-    }
+  private async _act(answer: Promise<ILeaving>): Promise<void> {
+    this._poll.wait(this._take(await answer));
+  }
+
+  /** Take the server's answer, and return the milliseconds until it is to be asked again. */
+  private _take(leaving: ILeaving): number {
+    this._aheadMs = leaving.now_ms - Date.now();
+    this._changed.emit(leaving);
+    return this._untilNextNotice(leaving);
   }
 
   private _untilNextNotice(leaving: ILeaving): number {
@@ -83,18 +75,13 @@ export class LeavingModel implements IDisposable {
   }
 
   private readonly _onVisibility = (): void => {
-    window.clearTimeout(this._timer);
-    if (document.visibilityState === 'visible') {
-      void this.refresh();
-    } else {
-      this._timer = window.setTimeout(() => void this.refresh(), HIDDEN_MS);
-    }
+    this._poll.setVisible(document.visibilityState === 'visible');
   };
 
+  // Where the server does not answer, the lab itself says so.
+  private readonly _poll = new ViewPoll('leaving', async () => this._take(await this._requests.leaving()));
   private readonly _changed = new Signal<this, ILeaving>(this);
-  private _timer = 0;
   private _aheadMs = 0;
-  private _isDisposed = false;
 }
 
 /** The smallest notice that is due with so much time left, null before the first one. */

@@ -1,10 +1,10 @@
 import { Notification } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 
-import { lineOf } from '../common/request';
-import { clockMoment } from '../common/clock';
-import { dueNotice, type LeavingModel } from './model';
 import type { ILeaving } from '../api';
+import { clockMoment } from '../common/clock';
+import { lineOf } from '../common/error-line';
+import { dueNotice, type LeavingModel } from './model';
 
 const MINUTE_MS = 60_000;
 

@@ -17,6 +17,6 @@ export const noticesPlugin: JupyterFrontEndPlugin<void> = {
     const trans = (translator ?? nullTranslator).load('gipfel');
     const model = new LeavingModel(new LeavingRequests(app.serviceManager.serverSettings));
     new LeavingNotices(model, trans, () => void panel?.refreshRun());
-    void model.refresh();
+    model.start();
   }
 };

@@ -8,6 +8,7 @@ import * as React from 'react';
 import type { IRunInfo } from '../api';
 import { mountainIcon } from '../common/icon';
 import type { IGipfelPanel, ISection } from '../tokens';
+import type { Folds } from './folds';
 import { Header } from './header';
 import type { RunModel } from './run';
 import { Section } from './section';
@@ -18,11 +19,15 @@ const LAST_RANK = 1000;
 export class GipfelPanel extends ReactWidget implements IGipfelPanel {
   constructor(
     private readonly model: RunModel,
+    private readonly folds: Folds,
     private readonly trans: TranslationBundle
   ) {
     super();
     model.changed.connect(() => {
       this._runChanged.emit();
+    });
+    folds.changed.connect(() => {
+      this._sectionsChanged.emit();
     });
     this.id = 'gipfel-panel';
     this.addClass('jp-Gipfel-panel');
@@ -100,7 +105,15 @@ export class GipfelPanel extends ReactWidget implements IGipfelPanel {
           {(): React.JSX.Element => (
             <>
               {this._sections.map(({ section }) => (
-                <Section key={section.id} section={section} visible={this._visible} />
+                <Section
+                  key={section.id}
+                  section={section}
+                  visible={this._visible}
+                  open={this.folds.isOpen(section)}
+                  onToggle={open => {
+                    this.folds.set(section, open);
+                  }}
+                />
               ))}
             </>
           )}
@@ -125,7 +138,7 @@ export class GipfelPanel extends ReactWidget implements IGipfelPanel {
   };
 
   private readonly _runChanged = new Signal<this, void>(this);
-  /** Emitted when there are other sections, or when they become visible or hidden. */
+  /** Emitted when there are other sections, or when one is opened, closed, shown or hidden. */
   private readonly _sectionsChanged = new Signal<this, void>(this);
   private _sections: readonly { readonly section: ISection; readonly rank: number }[] = [];
   private _visible = false;

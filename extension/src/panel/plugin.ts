@@ -13,6 +13,7 @@ import { CommandIDs } from '../common/commands';
 import { mountainIcon } from '../common/icon';
 import { IGipfelPanel } from '../tokens';
 import { showAtFirstVisit } from './first-visit';
+import { Folds } from './folds';
 import { GipfelPanel } from './panel';
 import { RunModel } from './run';
 
@@ -33,7 +34,9 @@ export const panelPlugin: JupyterFrontEndPlugin<IGipfelPanel> = {
     shell: ILabShell | null
   ): IGipfelPanel => {
     const trans = (translator ?? nullTranslator).load('gipfel');
-    const panel = new GipfelPanel(new RunModel(app.serviceManager.serverSettings), trans);
+    const folds = new Folds(state);
+    void folds.load();
+    const panel = new GipfelPanel(new RunModel(app.serviceManager.serverSettings), folds, trans);
     app.shell.add(panel, 'right', { rank: 700, type: 'Gipfel' });
     shell?.layoutModified.connect(() => {
       panel.fitLayout();

@@ -3,10 +3,14 @@ import * as React from 'react';
 import type { ISection } from '../tokens';
 
 /** A section with its heading, which opens and closes it. */
-export function Section(props: { section: ISection; visible: boolean }): React.JSX.Element {
-  const { section, visible } = props;
+export function Section(props: {
+  section: ISection;
+  visible: boolean;
+  open: boolean;
+  onToggle: (open: boolean) => void;
+}): React.JSX.Element {
+  const { section, visible, open, onToggle } = props;
   const { Summary, Body } = section;
-  const [open, setOpen] = React.useState(section.folded !== true);
   React.useEffect(() => {
     section.setVisible?.(visible && open);
   }, [section, visible, open]);
@@ -24,7 +28,7 @@ export function Section(props: { section: ISection; visible: boolean }): React.J
       onToggle={event => {
         // The event also comes up from details inside the section.
         if (event.target === event.currentTarget) {
-          setOpen(event.currentTarget.open);
+          onToggle(event.currentTarget.open);
         }
       }}
     >

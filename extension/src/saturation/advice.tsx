@@ -1,8 +1,8 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import type { SaturationModel } from './model';
 import type { IAdvice } from '../api';
+import type { SaturationModel } from './model';
 
 /** So many pieces at once; the rest is one press away. */
 const FIRST = 3;

@@ -1,11 +1,11 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import { lineOf } from '../common/request';
-import type { SaturationModel } from './model';
+import type { IComparison, IFigure, IRunName } from '../api';
+import { lineOf } from '../common/error-line';
 import { Notice } from '../common/notice';
 import { FigureView } from '../figures/plot';
-import type { IComparison, IFigure, IRunName } from '../api';
+import type { SaturationModel } from './model';
 import { runLabel } from './toolbar';
 
 /** What is shown beside another run: a table of what is different, and the lines of both. */

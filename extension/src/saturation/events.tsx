@@ -1,9 +1,9 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
+import type { IRunEvent } from '../api';
 import { clockTime, zoneName } from '../common/clock';
 import type { SaturationModel } from './model';
-import type { IRunEvent } from '../api';
 
 const AROUND_MS = 60_000;
 const BAD = new Set(['xid', 'gpu_lost', 'node_lost', 'disk_full', 'samples_lost']);

@@ -1,10 +1,10 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import type { SaturationModel } from './model';
+import type { INews } from '../api';
 import { Notice } from '../common/notice';
 import { FigureView, type ISpan } from '../figures/plot';
-import type { INews } from '../api';
+import type { SaturationModel } from './model';
 
 interface IFigureProps {
   readonly model: SaturationModel;

@@ -1,9 +1,9 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import type { SaturationModel } from './model';
 import type { IDevice } from '../api';
 import { Figure } from './figure';
+import type { SaturationModel } from './model';
 
 const FLASH_MS = 1500;
 

@@ -1,36 +1,48 @@
-/** A run that somebody records elsewhere is read from its folder; its recorder writes every few seconds. */
+import type { IDisposable } from '@lumino/disposable';
+import { Poll } from '@lumino/polling';
+
+/** A run that is recorded elsewhere is read from its folder; its recorder writes every few seconds. */
 const AGAIN_MS = 5_000;
 
-/** Reads a run that grows once more, without a word, while somebody looks. */
-export class Again {
-  constructor(private readonly read: () => Promise<void>) {}
+/** Silently reads a growing run again while the panel is visible. */
+export class GrowingRun implements IDisposable {
+  constructor(read: () => Promise<void>) {
+    this._poll = new Poll({
+      auto: false,
+      name: '@gipfel/extension:growing-run',
+      frequency: { interval: AGAIN_MS, backoff: false, max: AGAIN_MS },
+      standby: () => !this.visible,
+      factory: read
+    });
+  }
 
   /** Whether the run grows. */
   growing = false;
 
-  /** Whether somebody looks. */
+  /** Whether the panel is visible. */
   visible = false;
+
+  get isDisposed(): boolean {
+    return this._poll.isDisposed;
+  }
 
   /** Read it later, where there will be more. */
   later(): void {
-    this.stop();
     if (this.growing) {
-      this._timer = window.setTimeout(() => {
-        if (this.visible) {
-          this.read().catch(() => {
-            this.later();
-          });
-        } else {
-          this.later();
-        }
-      }, AGAIN_MS);
+      void this._poll.schedule({ interval: AGAIN_MS, phase: 'started' });
+    } else {
+      this.stop();
     }
   }
 
   /** Wait no longer. */
   stop(): void {
-    window.clearTimeout(this._timer);
+    void this._poll.stop();
   }
 
-  private _timer = 0;
+  dispose(): void {
+    this._poll.dispose();
+  }
+
+  private readonly _poll: Poll;
 }

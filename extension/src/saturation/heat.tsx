@@ -1,8 +1,8 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import type { SaturationModel } from './model';
 import { Figure } from './figure';
+import type { SaturationModel } from './model';
 
 /** The metrics of the heat map, as the server knows them. */
 const METRICS: readonly (readonly [string, string])[] = [

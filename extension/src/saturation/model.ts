@@ -1,12 +1,7 @@
 import type { IDisposable } from '@lumino/disposable';
+import { Debouncer } from '@lumino/polling';
 import { Signal, type ISignal } from '@lumino/signaling';
 
-import { Again } from './growing-run';
-import { DrawQueue } from '../figures/pace';
-import type { SaturationRequests, IStretchQuery } from './requests';
-import { Shown } from './shown';
-import { SaturationStream, sameStatus, type Connection } from './stream';
-import type { IGipfelPanel } from '../tokens';
 import type {
   Figures,
   IDevice,
@@ -18,6 +13,12 @@ import type {
   IScore,
   StreamMessage
 } from '../api';
+import { DrawQueue } from '../figures/pace';
+import type { IGipfelPanel } from '../tokens';
+import { GrowingRun } from './growing-run';
+import type { SaturationRequests, IStretchQuery } from './requests';
+import { Shown } from './shown';
+import { SaturationStream, sameStatus, type Connection } from './stream';
 
 /** Several choices at once are one question. */
 const SETTLE_MS = 120;
@@ -184,8 +185,8 @@ export class SaturationModel implements IDisposable {
   }
 
   dispose(): void {
-    window.clearTimeout(this._asking);
-    this._again.stop();
+    this._settled.dispose();
+    this._again.dispose();
     this._stream.dispose();
     Signal.clearData(this);
   }
@@ -199,16 +200,17 @@ export class SaturationModel implements IDisposable {
       this._events = [];
     }
     this._stateChanged.emit();
-    window.clearTimeout(this._asking);
     this._again.stop();
-    this._asking = window.setTimeout(() => {
-      if (this.shown.live) {
-        const view = this.shown.view();
-        this._stream.send({ type: 'view', ...view, gpus: [...view.gpus] });
-      } else {
-        void this.attempt(() => this._readStretch());
-      }
-    }, SETTLE_MS);
+    void this._settled.invoke();
+  }
+
+  private _askSettled(): void {
+    if (this.shown.live) {
+      const view = this.shown.view();
+      this._stream.send({ type: 'view', ...view, gpus: [...view.gpus] });
+    } else {
+      void this.attempt(() => this._readStretch());
+    }
   }
 
   private async _readStretch(): Promise<void> {
@@ -284,7 +286,9 @@ export class SaturationModel implements IDisposable {
   private _heardMs = 0;
   private _busy = 0;
   private _problem = '';
-  private _asking = 0;
-  private readonly _again = new Again(() => this._readStretch());
+  private readonly _settled = new Debouncer(() => {
+    this._askSettled();
+  }, SETTLE_MS);
+  private readonly _again = new GrowingRun(() => this._readStretch());
   private _asked = 0;
 }

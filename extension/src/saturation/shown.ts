@@ -1,7 +1,7 @@
 import { Signal, type ISignal } from '@lumino/signaling';
 
-import type { ISpan } from '../figures/plot';
 import type { IDevice, IEvidence, IView } from '../api';
+import type { ISpan } from '../figures/plot';
 
 /** So many GPUs are shown one by one unless somebody chooses others. */
 const MOST_SHOWN = 2;

@@ -2,8 +2,8 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
 import { onReadersClock } from '../common/clock';
-import type { SaturationModel } from './model';
 import { Notice } from '../common/notice';
+import type { SaturationModel } from './model';
 
 const TICK_MS = 1000;
 

@@ -1,10 +1,10 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import { clockRange } from '../common/clock';
-import type { SaturationModel } from './model';
-import type { ISpan } from '../figures/plot';
 import type { IRunName } from '../api';
+import { clockRange } from '../common/clock';
+import type { ISpan } from '../figures/plot';
+import type { SaturationModel } from './model';
 
 const WINDOWS: readonly (readonly [number, string])[] = [
   [60, '1 min'],

@@ -1,6 +1,8 @@
+import { Debouncer } from '@lumino/polling';
 import { Signal, type ISignal } from '@lumino/signaling';
 
-import { lineOf } from '../common/request';
+import { lineOf } from '../common/error-line';
+import { ViewPoll } from '../common/view-poll';
 import type { IGrid, IMeaning, IProtocol, IProtocolPlace, IVetting, VettingRequests } from './requests';
 
 const RUNNING_MS = 1_000;
@@ -62,36 +64,17 @@ export class VettingModel {
     return this.protocols?.find(each => nameOf(each) === this.chosen);
   }
 
-  /** Ask while it is seen, and rest while it is not. */
+  /** Ask while the section is visible, and rest while it is not. */
   setVisible(visible: boolean): void {
-    this._visible = visible;
-    window.clearTimeout(this._timer);
+    this._poll.setVisible(visible);
     if (visible) {
-      void this.refresh();
       void this.listProtocols();
     }
   }
 
-  /** Look now. */
-  async refresh(): Promise<void> {
-    window.clearTimeout(this._timer);
-    try {
-      const found = await this.requests.look(this.grid ? (this.vetting?.version ?? '') : '', this._rows);
-      const same = found.version === this.vetting?.version && !this.unheard;
-      this.grid = found.grid ?? (found.version.includes(':') ? this.grid : null);
-      this.vetting = found;
-      this.unheard = false;
-      if (!same) {
-        this._changed.emit();
-      }
-    } catch {
-      this.unheard = true;
-      this._changed.emit();
-    }
-    if (this._visible) {
-      window.clearTimeout(this._timer);
-      this._timer = window.setTimeout(() => void this.refresh(), this.runs ? RUNNING_MS : REST_MS);
-    }
+  /** Ask now. */
+  refresh(): Promise<void> {
+    return this._poll.refresh();
   }
 
   /** Read the list of protocols again. */
@@ -175,8 +158,7 @@ export class VettingModel {
     this.draft = { ...this.draft, ...part, meaning, changed: true };
     this._changed.emit();
     if (meaning === null) {
-      window.clearTimeout(this._checking);
-      this._checking = window.setTimeout(() => void this._check(), CHECK_MS);
+      void this._checks.invoke();
     }
   }
 
@@ -198,6 +180,25 @@ export class VettingModel {
     return this._do(async () => {
       this.shares = await this.requests.share(share);
     });
+  }
+
+  private async _look(): Promise<number> {
+    let found: IVetting;
+    try {
+      found = await this.requests.look(this.grid ? (this.vetting?.version ?? '') : '', this._rows);
+    } catch (error) {
+      this.unheard = true;
+      this._changed.emit();
+      throw error;
+    }
+    const same = found.version === this.vetting?.version && !this.unheard;
+    this.grid = found.grid ?? (found.version.includes(':') ? this.grid : null);
+    this.vetting = found;
+    this.unheard = false;
+    if (!same) {
+      this._changed.emit();
+    }
+    return this.runs ? RUNNING_MS : REST_MS;
   }
 
   private async _check(): Promise<void> {
@@ -226,10 +227,9 @@ export class VettingModel {
   }
 
   private readonly _changed = new Signal<this, void>(this);
+  private readonly _poll = new ViewPoll('vetting', () => this._look());
+  private readonly _checks = new Debouncer(() => this._check(), CHECK_MS);
   private _rows = FEW_ROWS;
-  private _visible = false;
-  private _timer = 0;
-  private _checking = 0;
   private _listing = 0;
 }
 

@@ -1,6 +1,7 @@
 import { Signal, type ISignal } from '@lumino/signaling';
 
-import { lineOf } from '../common/request';
+import { lineOf } from '../common/error-line';
+import { ViewPoll } from '../common/view-poll';
 
 const POLL_MS = 3_000;
 const REST_MS = 30_000;
@@ -40,39 +41,18 @@ export abstract class WorkModel<T> {
     return this._busy.has(id);
   }
 
-  /** Ask while the list is seen, and rest while it is not. */
+  /** Ask while the list is visible, and rest while it is not. */
   setVisible(visible: boolean): void {
-    this._visible = visible;
-    window.clearTimeout(this._timer);
-    if (visible) {
-      void this.refresh();
-    }
+    this._poll.setVisible(visible);
   }
 
   /** Ask now. */
-  async refresh(): Promise<void> {
-    window.clearTimeout(this._timer);
-    try {
-      this._items = await this.list();
-      this._askedMs = Date.now();
-      this._error = '';
-      this.emit();
-    } catch (error) {
-      this.fail(error);
-    }
-    if (this._visible) {
-      window.clearTimeout(this._timer);
-      this._timer = window.setTimeout(() => void this.refresh(), this.running > 0 ? POLL_MS : REST_MS);
-    }
+  refresh(): Promise<void> {
+    return this._poll.refresh();
   }
 
   /** Ask the server for all of it. */
   protected abstract list(): Promise<readonly T[]>;
-
-  /** Whether somebody looks. */
-  protected get visible(): boolean {
-    return this._visible;
-  }
 
   /** Have one do something, look what came of it, and say what went wrong. */
   protected async act(id: string, task: () => Promise<void>): Promise<void> {
@@ -100,11 +80,23 @@ export abstract class WorkModel<T> {
     this._changed.emit();
   }
 
+  private async _ask(): Promise<number> {
+    try {
+      this._items = await this.list();
+    } catch (error) {
+      this.fail(error);
+      throw error;
+    }
+    this._askedMs = Date.now();
+    this._error = '';
+    this.emit();
+    return this.running > 0 ? POLL_MS : REST_MS;
+  }
+
+  private readonly _poll = new ViewPoll('work', () => this._ask());
   private readonly _changed = new Signal<this, void>(this);
   private readonly _busy = new Set<string>();
   private _items: readonly T[] | null = null;
   private _askedMs = 0;
   private _error = '';
-  private _visible = false;
-  private _timer = 0;
 }

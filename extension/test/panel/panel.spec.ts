@@ -1,3 +1,4 @@
+import { Folds } from '../../src/panel/folds';
 import { GipfelPanel } from '../../src/panel/panel';
 import { RunModel } from '../../src/panel/run';
 import { nullTranslator } from '../jupyterlab';
@@ -7,7 +8,11 @@ type Parameters = ConstructorParameters<typeof GipfelPanel>;
 
 function panelOf(): GipfelPanel {
   const settings = {} as ConstructorParameters<typeof RunModel>[0];
-  return new GipfelPanel(new RunModel(settings), nullTranslator.load() as unknown as Parameters[1]);
+  return new GipfelPanel(
+    new RunModel(settings),
+    new Folds(null),
+    nullTranslator.load() as unknown as Parameters[1]
+  );
 }
 
 const section = (id: string): { id: string; title: string; Body: () => null } => ({
