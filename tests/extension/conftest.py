@@ -23,6 +23,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from postgres import postgres_missing, running_postgres
 
+from gipfel_extension.server.task_answers import ROUTE_ANSWERS
+
 _TOKEN = "a-token-of-the-tests"
 _START_S = 40.0
 
@@ -45,10 +47,14 @@ class JupyterServer:
         )
         try:
             with urllib.request.urlopen(request, timeout=20) as answer:
-                return answer.status, json.load(answer)
+                status, content = answer.status, json.load(answer)
         except urllib.error.HTTPError as error:
             text = error.read().decode()
             return error.code, json.loads(text) if text.startswith("{") else text
+        # The panel's interfaces are generated from these models.
+        if model := ROUTE_ANSWERS.get((method, path.partition("?")[0])):
+            model.model_validate(content)
+        return status, content
 
     def stream(self, query: str = "window=60", **options: Any) -> websocket.WebSocket:
         """The stream's websocket; with the token unless `header` is given."""

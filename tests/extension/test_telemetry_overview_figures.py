@@ -1,7 +1,6 @@
 """Figures of an overview: what plotly accepts, what they say, and the image that needs no browser."""
 
 import json
-import re
 import sys
 from pathlib import Path
 
@@ -264,10 +263,3 @@ def test_a_view_names_all_metrics_that_its_figures_show(gpus, metric):
     drawn = figures_of(part, coarser(part, 20), view, None)
     assert drawn == figures_of(whole, coarser(whole, 20), view, None)
     assert len(drawn) == 3 + len(gpus)
-
-
-def test_the_panel_offers_the_metrics_that_the_heat_map_has():
-    source = Path(__file__).parents[2] / "extension/src/saturation/heat.tsx"
-    table = re.search(r"const METRICS[^=]*= \[(.*?)\n\];", source.read_text(), re.DOTALL)
-    offered = re.findall(r"\['(\w+)', '([^']+)'\]", table[1])
-    assert offered == [(name, metric.label) for name, metric in HEAT_METRICS.items()]

@@ -3,7 +3,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import { ReactWidget } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
-import type { IBatchForm, IBatchRequest, IParameter } from './requests';
+import type { IBatchForm, IBatchRequest, IParameter } from '../api';
 
 /** What is typed in the dialog, as it is typed. */
 export interface IBatchValues {

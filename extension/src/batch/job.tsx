@@ -3,7 +3,7 @@ import * as React from 'react';
 
 import { ActButton, Mark, wordsOf } from '../work/parts';
 import type { BatchModel } from './model';
-import type { IBatchJob, IBatchTask } from './requests';
+import type { IBatchJob, IBatchTask } from '../api';
 
 const SHAPES: Readonly<Record<string, string>> = { COMPLETED: '✓', RUNNING: '●', PENDING: '○' };
 

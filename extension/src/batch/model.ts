@@ -1,5 +1,6 @@
 import { WorkModel } from '../work/model';
-import type { BatchRequests, IBatchJob, IBatchRequest } from './requests';
+import type { IBatchJob, IBatchRequest } from '../api';
+import type { BatchRequests } from './requests';
 
 /** The user's batch notebooks, the newest first. */
 export class BatchModel extends WorkModel<IBatchJob> {

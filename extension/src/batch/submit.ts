@@ -4,7 +4,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import { lineOf } from '../common/error-line';
 import { BatchDialogBody, type IBatchValues } from './dialog';
 import type { BatchModel } from './model';
-import type { IBatchForm, IBatchRequest } from './requests';
+import type { IBatchForm, IBatchRequest } from '../api';
 
 /** Ask what to run the notebook with, submit it, and report its job; after an error the form keeps its values. */
 export async function askAndSubmit(

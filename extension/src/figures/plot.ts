@@ -1,6 +1,7 @@
 import type { PartialJSONObject } from '@lumino/coreutils';
 
-import type { IFigure, INews } from '../api';
+import type { IFigure } from '../api';
+import type { News } from './news';
 import { aheadMs, readersLayout, readersTimes, utcOf, wallText } from '../common/clock';
 import { loadPlotly, type IPlotly, type IPlotlyNode } from './plotly';
 import { themed } from './theme';
@@ -63,7 +64,7 @@ export class FigureView {
   }
 
   /** Add what came in to the traces of these uids; whether there was anything for this figure. */
-  extend(news: INews): boolean {
+  extend(news: News): boolean {
     if (!this._given) {
       return false;
     }

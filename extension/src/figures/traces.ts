@@ -1,6 +1,7 @@
 import type { PartialJSONObject } from '@lumino/coreutils';
 
-import type { ICells, IPoints, Traces } from '../api';
+import type { ICells, IPoints } from '../api';
+import type { Traces } from './news';
 
 /** A trace of a figure, as far as it is extended here. */
 export interface ITrace extends PartialJSONObject {

@@ -7,7 +7,7 @@ import type { ILaunchActions } from './actions';
 import { LaunchLog } from './log';
 import type { LaunchesModel } from './model';
 import { RankFiles } from './rank-files';
-import type { ILaunch } from './requests';
+import type { ILaunch } from '../api';
 
 interface ILaunchProps {
   readonly launch: ILaunch;

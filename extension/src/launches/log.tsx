@@ -3,7 +3,8 @@ import * as React from 'react';
 
 import { clockTime, zoneName } from '../common/clock';
 import type { LaunchesModel } from './model';
-import type { ILaunch, LogLine } from './requests';
+import type { ILaunch } from '../api';
+import type { LogLine } from './requests';
 
 const COLOURS = 8;
 const MOST_RANKS = 1024;

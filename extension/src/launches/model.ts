@@ -1,6 +1,7 @@
 import { ViewPoll } from '../common/view-poll';
 import { WorkModel } from '../work/model';
-import type { ILaunch, ILogPage, LaunchRequests, LogLine, LogPosition } from './requests';
+import type { ILaunch, ILogPage, ILogPosition } from '../api';
+import type { LaunchRequests, LogLine } from './requests';
 
 const LOG_MS = 1_500;
 /** Where the server has more lines than it sends at once. */
@@ -118,5 +119,5 @@ export class LaunchesModel extends WorkModel<ILaunch> {
   private _rank: number | null = null;
   private _lines: readonly LogLine[] = [];
   private _flight: readonly string[] = [];
-  private _position: LogPosition | null = null;
+  private _position: ILogPosition | null = null;
 }

@@ -1,7 +1,8 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import type { ILaunch, LaunchRequests, RankFile } from './requests';
+import type { ILaunch } from '../api';
+import type { LaunchRequests, RankFile } from './requests';
 
 const VIEWER = 'https://ui.perfetto.dev';
 

@@ -1,61 +1,14 @@
 import { URLExt } from '@jupyterlab/coreutils';
 import type { ServerConnection } from '@jupyterlab/services';
 
+import type { ILaunch, ILogPage, ILogPosition } from '../api';
 import { answerOf } from '../common/request';
 
-/** A launch, as the server's `glance` describes it. */
-export interface ILaunch {
-  /** `RUN/N`, or `N` of a launch outside of runs. */
-  readonly id: string;
-  readonly number: number;
-  readonly name: string;
-  readonly title: string;
-  /** The outcome once it has ended, else the phase; `silent` where nothing was heard of it for long. */
-  readonly word: string;
-  readonly phase: string;
-  /** Why it failed or waits, as one sentence. */
-  readonly says: string;
-  readonly ranks: number;
-  readonly node_count: number;
-  readonly restarts: number;
-  readonly created_ns: number;
-  readonly started_ns: number | null;
-  readonly ended_ns: number | null;
-  readonly progress: {
-    readonly step: number | null;
-    readonly total: number | null;
-    readonly fraction: number | null;
-  };
-  readonly course: {
-    readonly rate: number | null;
-    readonly rate_name: string;
-    readonly steps_per_s: number | null;
-  };
-  readonly notebook: boolean;
-  /** Ranks that left a trace of torch's profiler. */
-  readonly traces: readonly number[];
-  /** Ranks that left a dump of torch's flight recorder. */
-  readonly dumps: readonly number[];
-}
-
 /** Rank, text, milliseconds since 1970 or null, whether it is about an error. */
-export type LogLine = readonly [number, string, number | null, boolean];
+export type LogLine = ILogPage['lines'][number];
 
 /** What a rank leaves for another program. */
 export type RankFile = 'trace' | 'dump';
-
-/** How far a log has been read; the server's own business. */
-export type LogPosition = Readonly<Record<string, unknown>>;
-
-/** A piece of a log. */
-export interface ILogPage {
-  readonly lines: readonly LogLine[];
-  readonly position: LogPosition;
-  readonly more: boolean;
-  readonly ended: boolean;
-  /** What torch's flight recorder says. */
-  readonly flight: readonly string[];
-}
 
 /** The routes below `gipfel/launches`. */
 export class LaunchRequests {
@@ -68,7 +21,7 @@ export class LaunchRequests {
     return (await answerOf<{ launches: readonly ILaunch[] }>(this._settings, path)).launches;
   }
 
-  log(launch: string, position: LogPosition | null, rank: number | null): Promise<ILogPage> {
+  log(launch: string, position: ILogPosition | null, rank: number | null): Promise<ILogPage> {
     return this._request<ILogPage>('log', 'POST', { launch, position, rank });
   }
 

@@ -1,7 +1,7 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import type { INews } from '../api';
+import type { News } from '../figures/news';
 import { Notice } from '../common/notice';
 import { FigureView, type ISpan } from '../figures/plot';
 import type { SaturationModel } from './model';
@@ -84,7 +84,7 @@ function follow(node: HTMLElement, model: SaturationModel, name: string, told: I
       take();
     }
   };
-  const onNews = (_: unknown, news: INews): void => {
+  const onNews = (_: unknown, news: News): void => {
     if (view.extend(news)) {
       model.queue.request(name, draw);
     }

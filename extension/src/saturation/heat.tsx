@@ -1,22 +1,9 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
+import { HEAT_METRICS } from '../api';
 import { Figure } from './figure';
 import type { SaturationModel } from './model';
-
-/** The metrics of the heat map, as the server knows them. */
-const METRICS: readonly (readonly [string, string])[] = [
-  ['SM_ACTIVE', 'SM active'],
-  ['PIPE_TENSOR_ACTIVE', 'tensor active'],
-  ['DRAM_ACTIVE', 'DRAM active'],
-  ['GPU_UTIL', 'utilization'],
-  ['SM_OCCUPANCY', 'SM occupancy'],
-  ['NVLINK_RX_BYTES', 'NVLink in'],
-  ['PCIE_RX_BYTES', 'PCIe in'],
-  ['POWER_USAGE', 'power'],
-  ['GPU_TEMP', 'temperature'],
-  ['SM_CLOCK', 'SM clock']
-];
 
 /** Every GPU of the job over time; a row that is clicked shows its GPU's plots. */
 export function Heat(props: { model: SaturationModel; trans: TranslationBundle }): React.JSX.Element {
@@ -39,7 +26,7 @@ export function Heat(props: { model: SaturationModel; trans: TranslationBundle }
               model.shown.setMetric(event.target.value);
             }}
           >
-            {METRICS.map(([metric, label]) => (
+            {HEAT_METRICS.map(([metric, label]) => (
               <option key={metric} value={metric}>
                 {label}
               </option>

@@ -2,17 +2,8 @@ import type { IDisposable } from '@lumino/disposable';
 import { Debouncer } from '@lumino/polling';
 import { Signal, type ISignal } from '@lumino/signaling';
 
-import type {
-  Figures,
-  IDevice,
-  IFigure,
-  INews,
-  IRunEvent,
-  IRunInfo,
-  ISaturationStatus,
-  IScore,
-  StreamMessage
-} from '../api';
+import type { IDevice, IFigure, IRunEvent, IRunInfo, ISaturationStatus, IScore, StreamMessage } from '../api';
+import type { Figures, News } from '../figures/news';
 import { DrawQueue } from '../figures/pace';
 import type { IGipfelPanel } from '../tokens';
 import { GrowingRun } from './growing-run';
@@ -63,7 +54,7 @@ export class SaturationModel implements IDisposable {
   }
 
   /** Emitted with what came in for the figures. */
-  get newsArrived(): ISignal<this, INews> {
+  get newsArrived(): ISignal<this, News> {
     return this._newsArrived;
   }
 
@@ -207,7 +198,7 @@ export class SaturationModel implements IDisposable {
   private _askSettled(): void {
     if (this.shown.live) {
       const view = this.shown.view();
-      this._stream.send({ type: 'view', ...view, gpus: [...view.gpus] });
+      this._stream.send({ ...view, gpus: [...view.gpus] });
     } else {
       void this.attempt(() => this._readStretch());
     }
@@ -275,7 +266,7 @@ export class SaturationModel implements IDisposable {
 
   private readonly _stateChanged = new Signal<this, void>(this);
   private readonly _figuresChanged = new Signal<this, readonly string[]>(this);
-  private readonly _newsArrived = new Signal<this, INews>(this);
+  private readonly _newsArrived = new Signal<this, News>(this);
   private readonly _stream: SaturationStream;
   private _status: ISaturationStatus | null = null;
   private _score: IScore | null = null;

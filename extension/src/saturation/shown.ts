@@ -63,7 +63,7 @@ export class Shown {
   /** What the server is asked for: of the GPUs only those in view. */
   view(): IView {
     const gpus = this.selected.filter(uuid => this._inView.has(uuid));
-    return { window: this._windowS, dark: this._dark, metric: this._metric, gpus };
+    return { type: 'view', window: this._windowS, dark: this._dark, metric: this._metric, gpus };
   }
 
   /** Take in which GPUs there are; the first are shown unless somebody chose others. */

@@ -4,7 +4,7 @@ import * as React from 'react';
 
 import { Notice } from '../common/notice';
 import type { IDraft, VettingModel } from './model';
-import type { IMeaning } from './requests';
+import type { IProtocolMeaning } from '../api';
 import { YamlText, type IMark } from './text';
 
 const MEANING = 'jp-Gipfel-vetting-meaning';
@@ -47,7 +47,7 @@ export function ProtocolEditor(props: IEditorProps): React.JSX.Element {
 }
 
 /** Each problem at its line; null while the server has not said. */
-function marksOf(meaning: IMeaning | null): readonly IMark[] | null {
+function marksOf(meaning: IProtocolMeaning | null): readonly IMark[] | null {
   const problems = meaning?.problems.map((text, number) => ({
     line: meaning.lines[number] ?? 0,
     text: text.replace(/^(?:The text, l|L)ine \d+: /, ''),

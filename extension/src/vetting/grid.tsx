@@ -2,10 +2,10 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
 import { onReadersClock } from '../common/clock';
-import type { ICulprit, IGrid, IRow, Word } from './requests';
+import type { ICulprit, IGrid, IGridRow, CellWord } from '../api';
 
 /** A shape beside every colour, and a word for who hears the page. */
-export const SHAPES: Readonly<Record<Word, string>> = {
+export const SHAPES: Readonly<Record<CellWord, string>> = {
   pass: '✓',
   degraded: '~',
   inconclusive: '?',
@@ -17,7 +17,7 @@ export const SHAPES: Readonly<Record<Word, string>> = {
 };
 
 /** A verdict in words. */
-export function wordOf(verdict: Word, trans: TranslationBundle): string {
+export function wordOf(verdict: CellWord, trans: TranslationBundle): string {
   return {
     pass: trans.__('pass'),
     degraded: trans.__('degraded'),
@@ -110,7 +110,7 @@ function clamp(value: number, count: number): number {
 }
 
 function Row(props: {
-  row: IRow;
+  row: IGridRow;
   number: number;
   checks: readonly string[];
   stop: IPlace;

@@ -3,7 +3,8 @@ import { Signal, type ISignal } from '@lumino/signaling';
 
 import { lineOf } from '../common/error-line';
 import { ViewPoll } from '../common/view-poll';
-import type { IGrid, IMeaning, IProtocol, IProtocolPlace, IVetting, VettingRequests } from './requests';
+import type { IGrid, IProtocolMeaning, IProtocolListing, IVetting } from '../api';
+import type { ProtocolPlace, VettingRequests } from './requests';
 
 const RUNNING_MS = 1_000;
 /** None runs: only one that is started elsewhere, such as in a terminal, would be news. */
@@ -16,7 +17,7 @@ const CHECK_MS = 400;
 export interface IDraft {
   readonly name: string;
   readonly text: string;
-  readonly meaning: IMeaning | null;
+  readonly meaning: IProtocolMeaning | null;
   readonly changed: boolean;
 }
 
@@ -38,7 +39,7 @@ export class VettingModel {
   /** Where the newest vetting stands; null before the first answer. */
   vetting: IVetting | null = null;
   grid: IGrid | null = null;
-  protocols: readonly IProtocol[] | null = null;
+  protocols: readonly IProtocolListing[] | null = null;
   /** Whether the site has a registry. */
   registry = false;
   shares = false;
@@ -60,7 +61,7 @@ export class VettingModel {
   }
 
   /** The chosen protocol, as far as it is still in the list. */
-  get protocol(): IProtocol | undefined {
+  get protocol(): IProtocolListing | undefined {
     return this.protocols?.find(each => nameOf(each) === this.chosen);
   }
 
@@ -234,6 +235,6 @@ export class VettingModel {
 }
 
 /** How a protocol is called in the list of choices. */
-export function nameOf(place: IProtocolPlace): string {
+export function nameOf(place: ProtocolPlace): string {
   return `${place.kind}:${place.file}`;
 }

@@ -3,7 +3,7 @@ import * as React from 'react';
 
 import { Culprits, Grid, SHAPES, wordOf } from './grid';
 import type { VettingModel } from './model';
-import type { IGrid, Word } from './requests';
+import type { IGrid, CellWord } from '../api';
 
 /** The report: grid, what is left out of it, culprits, what to do with them. */
 export function Report(props: {
@@ -12,7 +12,7 @@ export function Report(props: {
   trans: TranslationBundle;
 }): React.JSX.Element {
   const { grid, model, trans } = props;
-  const more = Object.entries(grid.more) as [Word, number][];
+  const more = Object.entries(grid.more) as [CellWord, number][];
   const hidden = more.reduce((sum, [, count]) => sum + count, 0);
   return (
     <>

@@ -1,5 +1,6 @@
 import { LaunchesModel } from '../../src/launches/model';
-import type { ILaunch, ILogPage, LaunchRequests } from '../../src/launches/requests';
+import type { ILaunch, ILogPage } from '../../src/api';
+import type { LaunchRequests } from '../../src/launches/requests';
 
 jest.useFakeTimers();
 

@@ -1,5 +1,6 @@
 import { VettingModel } from '../../src/vetting/model';
-import type { IVetting, VettingRequests } from '../../src/vetting/requests';
+import type { IVetting } from '../../src/api';
+import type { VettingRequests } from '../../src/vetting/requests';
 
 jest.useFakeTimers();
 

@@ -1,0 +1,70 @@
+"""The TypeScript interfaces of the panel are those of the server's models."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "extension"))
+
+import generate_api
+from gipfel_extension.routes import ROUTES
+from gipfel_extension.server.answers import Answer, Leaving, StreamMessage
+from gipfel_extension.server.task_answers import ROUTE_ANSWERS
+
+
+def test_the_committed_interfaces_are_current():
+    current = generate_api.TARGET.read_text() == generate_api.generate()
+    assert current, "Run `python generate_api.py` in extension/."
+
+
+def test_a_changed_model_changes_the_interfaces(monkeypatch):
+    class Extended(Answer):
+        """What is new."""
+
+        seconds: float | None
+        names: tuple[str, ...] = ()
+
+    Extended.__module__ = generate_api.answers.__name__
+    monkeypatch.setattr(generate_api.answers, "Extended", Extended, raising=False)
+    expected = (
+        "/** What is new. */\nexport interface IExtended {\n"
+        "  readonly seconds: number | null;\n  readonly names?: readonly string[];\n}\n"
+    )
+    assert expected in generate_api.generate()
+
+
+def test_a_type_without_a_counterpart_is_refused(monkeypatch):
+    class Odd(Answer):
+        """Holds what JSON can't."""
+
+        place: Path
+
+    Odd.__module__ = generate_api.answers.__name__
+    monkeypatch.setattr(generate_api.answers, "Odd", Odd, raising=False)
+    with pytest.raises(TypeError, match="has no TypeScript type here"):
+        generate_api.generate()
+
+
+def test_each_answer_is_of_a_route_that_there_is():
+    routes = {pattern for pattern, _ in ROUTES}
+    assert {path for _, path in ROUTE_ANSWERS} <= routes
+
+
+def test_an_answer_that_lacks_a_key_is_refused():
+    with pytest.raises(ValidationError, match="idle"):
+        Leaving.model_validate({"now_ms": 0, "ends_ms": None, "notices_s": [], "extend_s": 0})
+
+
+def test_what_the_stream_sends_is_of_its_types(server):
+    messages: TypeAdapter[Any] = TypeAdapter(StreamMessage)
+    seen = set()
+    connection = server.stream()
+    try:
+        while not {"figures", "samples"} <= seen:
+            seen.add(messages.validate_python(json.loads(connection.recv())).type)
+    finally:
+        connection.close()
