@@ -207,6 +207,17 @@ export interface IScore {
   readonly notes: readonly string[];
 }
 
+/**
+ * How busy the GPUs are now. `share` is from 0 to 1, a mean over GPUs and seconds, null where no GPU has a
+ * recent sample of a `metric`.
+ */
+export interface IGpuActivity {
+  readonly gpus: number;
+  readonly share: number | null;
+  readonly metric: string;
+  readonly simulated: boolean;
+}
+
 /** Something that happened to the recording or to a GPU; the time is UTC in milliseconds. */
 export interface IRunEvent {
   readonly time_ms: number;

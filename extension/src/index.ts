@@ -8,6 +8,7 @@ import { noticesPlugin } from './notices/plugin';
 import { outputsPlugin } from './outputs/plugin';
 import { panelPlugin } from './panel/plugin';
 import { saturationPlugin } from './saturation/plugin';
+import { statusBarPlugin } from './status-bar/plugin';
 import { vettingPlugin } from './vetting/plugin';
 
 export * from './tokens';
@@ -20,6 +21,7 @@ const plugins: JupyterFrontEndPlugin<unknown>[] = [
   launchesPlugin,
   batchPlugin,
   noticesPlugin,
+  statusBarPlugin,
   notebooksPlugin,
   figuresPlugin,
   outputsPlugin

@@ -28,6 +28,7 @@ async function activate(
   const core: [Token<unknown>, unknown][] = [
     [lab.IEditorServices, {}],
     [lab.INotebookTracker, { currentWidget: null, currentChanged: signal, widgetAdded: signal }],
+    [lab.IStatusBar, { registerStatusItem: (): void => undefined }],
     [lab.IRenderMimeRegistry, { addFactory: (): void => undefined }]
   ];
   for (const [token, service] of core) {
@@ -66,7 +67,7 @@ describe('the plugins', () => {
     }
   );
 
-  it.each(['notices', 'notebooks', 'figures', 'outputs'])(
+  it.each(['notices', 'status-bar', 'notebooks', 'figures', 'outputs'])(
     'leave the panel as it is without %s',
     async name => {
       const { panel } = await activate(FEATURES.filter(each => each !== `@gipfel/extension:${name}`));

@@ -43,6 +43,14 @@ def test_a_query_out_of_range_is_refused_in_one_line(server, query):
     assert refused.value.status_code == 400
 
 
+def test_the_current_activity_is_asked_for_without_counting_as_use(server):
+    before = server.call("api/status")[1]["last_activity"]
+    status, found = server.call("gipfel/saturation/now")
+    assert status == 200
+    assert (found["share"] is None) == (found["gpus"] == 0)
+    assert server.call("api/status")[1]["last_activity"] == before
+
+
 def test_the_stream_sends_figures_and_then_only_newer_points(server):
     stream = server.stream()
     sent = list(messages(stream, 5))

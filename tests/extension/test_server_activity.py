@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from gipfel_extension.server.activity import Idleness, ProgramWatch, Signs, busy_with, gpu_share
+from gipfel_extension.server.answers import GpuActivity
+from gipfel_extension.server.current_activity import current_activity
 from gipfel_extension.telemetry.sample import Device, SampleTable
 
 NOW_NS = 1_000_000_000_000
@@ -113,3 +115,33 @@ def test_a_script_of_an_interpreter_has_its_own_name(tmp_path):
         finally:
             step.kill()
             step.communicate()
+
+
+@pytest.mark.parametrize(
+    ("devices", "share", "metric"),
+    [
+        ({}, None, ""),
+        ({"a": {"age_s": [60.0], "SM_ACTIVE": [0.9]}}, None, ""),
+        ({"a": {"age_s": [2.0, 1.0], "SM_ACTIVE": [0.2, 0.4]}}, 0.3, "SM_ACTIVE"),
+        ({"a": {"age_s": [60.0, 1.0], "SM_ACTIVE": [0.9, 0.5]}}, 0.5, "SM_ACTIVE"),
+        (
+            {
+                "a": {"age_s": [1.0], "SM_ACTIVE": [0.2], "GPU_UTIL": [1.0]},
+                "b": {"age_s": [1.0], "SM_ACTIVE": [0.6], "GPU_UTIL": [1.0]},
+            },
+            0.4,
+            "SM_ACTIVE",
+        ),
+        ({"a": {"age_s": [1.0], "SM_ACTIVE": [math.nan], "GPU_UTIL": [0.7]}}, 0.7, "GPU_UTIL"),
+    ],
+)
+def test_the_current_activity_is_a_mean_of_the_most_telling_metric(devices, share, metric):
+    found = current_activity(table(**devices), [gpu("a"), gpu("b", simulated=True)], NOW_NS)
+    assert found == {"gpus": 2, "share": share, "metric": metric, "simulated": True}
+    GpuActivity.model_validate(found)
+
+
+def test_the_current_activity_without_a_gpu_counts_none():
+    host = Device(uuid="host", kind="host", name="host", index=None)
+    found = current_activity(table(), [host], NOW_NS)
+    assert found == {"gpus": 0, "share": None, "metric": "", "simulated": False}

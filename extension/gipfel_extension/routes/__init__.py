@@ -20,7 +20,7 @@ from .leaving import ExtendRouteHandler, LeavingRouteHandler, StayRouteHandler
 from .metrics import MetricsRouteHandler
 from .notebooks import NotebookRouteHandler, NotebooksRouteHandler
 from .run import RunRouteHandler
-from .saturation import SaturationRouteHandler, SaturationStreamRouteHandler
+from .saturation import ActivityRouteHandler, SaturationRouteHandler, SaturationStreamRouteHandler
 from .scripts import ScriptsRouteHandler
 from .sharing import SharedSaturationRouteHandler, SharingRouteHandler
 from .telemetry import SourceRouteHandler
@@ -34,6 +34,7 @@ ROUTES: tuple[tuple[str, type[RequestHandler]], ...] = (
     (r"gipfel/leaving/extend", ExtendRouteHandler),
     (r"gipfel/leaving/stay", StayRouteHandler),
     (r"gipfel/saturation", SaturationRouteHandler),
+    (r"gipfel/saturation/now", ActivityRouteHandler),
     (r"gipfel/saturation/stream", SaturationStreamRouteHandler),
     (r"gipfel/saturation/range", RangeRouteHandler),
     (r"gipfel/saturation/score", ScoreRouteHandler),

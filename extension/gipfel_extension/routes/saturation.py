@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from typing import Any
 
 from jupyter_core.utils import ensure_async
@@ -15,6 +16,7 @@ from tornado.websocket import WebSocketClosedError, WebSocketHandler
 from gipfel_cluster.model import GipfelError, one_line
 
 from ..server.broadcast import absent
+from ..server.current_activity import WINDOW_S, current_activity
 from ..server.page import Page
 from ..server.telemetry import ServerTelemetry
 from ..server.views import View
@@ -53,6 +55,20 @@ class SaturationRouteHandler(GipfelRouteHandler):
         _, broadcast = await self.telemetry.started()
         drawn = await broadcast.draw(view)
         self.finish({"figures": drawn.figures, "status": broadcast.status})
+
+
+class ActivityRouteHandler(GipfelRouteHandler):
+    """One number for the status bar, which asks every few seconds: that does not count as use of a server."""
+
+    _track_activity = False
+
+    @route
+    async def get(self) -> None:
+        """Answer how busy the GPUs are now."""
+        _, broadcast = await self.telemetry.started()
+        devices = await broadcast.devices()
+        table = await broadcast.table(WINDOW_S)
+        self.finish(await asyncio.to_thread(current_activity, table, devices, time.time_ns()))
 
 
 class SaturationStreamRouteHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):

@@ -14,7 +14,7 @@ from ..telemetry.sample import Device, SampleTable
 #: Programs that hold a job step or a launch for as long as it runs.
 STEP_PROGRAMS = frozenset(("srun", "mpirun", "mpiexec", "torchrun", "papermill"))
 #: Which samples say that a GPU works, the most telling first.
-_GPU_WORK = ("SM_ACTIVE", "GR_ENGINE_ACTIVE", "GPU_UTIL")
+GPU_WORK = ("SM_ACTIVE", "GR_ENGINE_ACTIVE", "GPU_UTIL")
 _MOST_CORES = 0.5
 _RECENT_S = 60.0
 
@@ -91,7 +91,7 @@ def _share(table: SampleTable, device: str, now_ns: int) -> float:
         return float("nan")
     columns = table.of(device)
     recent = columns["time_ns"] > now_ns - int(_RECENT_S * 1e9)
-    for name in _GPU_WORK:
+    for name in GPU_WORK:
         values = columns[name][recent] if name in columns else np.empty(0)
         values = values[~np.isnan(values)]
         if len(values):

@@ -187,6 +187,19 @@ class Score(Answer):
     notes: list[str]
 
 
+class GpuActivity(Answer):
+    """How busy the GPUs are now.
+
+    ``share`` is from 0 to 1, a mean over GPUs and seconds, null where no GPU has a recent sample of a
+    ``metric``.
+    """
+
+    gpus: int
+    share: float | None
+    metric: str
+    simulated: bool
+
+
 class RunEvent(Answer):
     """Something that happened to the recording or to a GPU; the time is UTC in milliseconds."""
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 from ..training.launches.log_tail import LogRow
 from ..training.papermill.parameters import Parameter
-from .answers import Answer, Comparison, Leaving, RunInfo, Runs, SaturationStatus, Score, Stretch
+from .answers import Answer, Comparison, GpuActivity, Leaving, RunInfo, Runs, SaturationStatus, Score, Stretch
 from .launches import LogPosition
 
 #: A verdict of a check on a node, or why there is none.
@@ -241,6 +241,7 @@ ROUTE_ANSWERS: dict[tuple[str, str], type[Answer]] = {
     ("POST", "gipfel/leaving/stay"): Leaving,
     ("POST", "gipfel/telemetry/source"): SaturationStatus,
     ("DELETE", "gipfel/telemetry/source"): SaturationStatus,
+    ("GET", "gipfel/saturation/now"): GpuActivity,
     ("GET", "gipfel/saturation/range"): Stretch,
     ("GET", "gipfel/saturation/score"): Score,
     ("GET", "gipfel/saturation/compare"): Comparison,

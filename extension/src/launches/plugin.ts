@@ -40,9 +40,9 @@ export const launchesPlugin: JupyterFrontEndPlugin<IGipfelLaunches> = {
     });
     const command = CommandIDs.newLaunch;
     app.commands.addCommand(command, {
-      label: trans.__('New Launch'),
+      label: trans.__('Training Launch'),
       icon: mountainIcon,
-      caption: trans.__('Open a notebook with a launch cell: training on many GPUs'),
+      caption: trans.__('Open a notebook with a launch cell, which trains on many GPUs'),
       describedBy: NO_ARGUMENTS,
       execute: () => openLaunchNotebook(app.commands)
     });

@@ -17,6 +17,8 @@ import { Folds } from './folds';
 import { GipfelPanel } from './panel';
 import { RunModel } from './run';
 
+const DOCUMENTATION = 'https://github.com/gipfel-hpc/gipfel#readme';
+
 /** The sidebar, which the features add their sections to. */
 export const panelPlugin: JupyterFrontEndPlugin<IGipfelPanel> = {
   id: '@gipfel/extension:panel',
@@ -54,8 +56,17 @@ export const panelPlugin: JupyterFrontEndPlugin<IGipfelPanel> = {
         app.shell.activateById(panel.id);
       }
     });
+    app.commands.addCommand(CommandIDs.openDocumentation, {
+      label: args => (args.isMenu === true ? trans.__('Documentation') : trans.__('Open the Documentation')),
+      caption: trans.__('Open the documentation of Gipfel in a new tab of the browser'),
+      describedBy: { args: { type: 'object', properties: { isMenu: { type: 'boolean' } } } },
+      execute: () => {
+        window.open(DOCUMENTATION, '_blank', 'noopener');
+      }
+    });
     const category = trans.__('Gipfel');
     palette?.addItem({ command, category });
+    palette?.addItem({ command: CommandIDs.openDocumentation, category });
     launcher?.add({ command, args: { short: true }, category, rank: 0 });
     return panel;
   }

@@ -1,0 +1,39 @@
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { IStatusBar } from '@jupyterlab/statusbar';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+
+import type { IGpuActivity } from '../api';
+import { CommandIDs } from '../common/commands';
+import { answerOf } from '../common/request';
+import { IGipfelPanel } from '../tokens';
+import { ActivityItem } from './item';
+import { ActivityModel } from './model';
+
+/** How busy the GPUs are now, in the status bar. */
+export const statusBarPlugin: JupyterFrontEndPlugin<void> = {
+  id: '@gipfel/extension:status-bar',
+  description: 'Shows in the status bar how busy the GPUs are.',
+  autoStart: true,
+  requires: [IGipfelPanel, IStatusBar],
+  optional: [ITranslator],
+  activate: (
+    app: JupyterFrontEnd,
+    _: IGipfelPanel,
+    statusBar: IStatusBar,
+    translator: ITranslator | null
+  ) => {
+    const trans = (translator ?? nullTranslator).load('gipfel');
+    const { serverSettings } = app.serviceManager;
+    const model = new ActivityModel(() => answerOf<IGpuActivity>(serverSettings, 'saturation/now'));
+    const item = new ActivityItem(model, trans, () => {
+      void app.commands.execute(CommandIDs.openPanel);
+    });
+    statusBar.registerStatusItem(statusBarPlugin.id, {
+      item,
+      align: 'right',
+      rank: 900,
+      isActive: () => model.active,
+      activeStateChanged: model.changed
+    });
+  }
+};
