@@ -37,8 +37,16 @@ export function UseSignal(props: { children: () => React.JSX.Element }): React.J
 
 export class LabIcon {
   constructor(readonly options: { name: string; svgstr: string }) {}
+  readonly react = (): null => null;
 }
-export const notebookIcon = new LabIcon({ name: 'notebook', svgstr: '' });
+const icon = (name: string): LabIcon => new LabIcon({ name, svgstr: '' });
+export const caretLeftIcon = icon('caret-left');
+export const caretRightIcon = icon('caret-right');
+export const closeIcon = icon('close');
+export const downloadIcon = icon('download');
+export const notebookIcon = icon('notebook');
+export const pauseIcon = icon('pause');
+export const runIcon = icon('run');
 
 /** What was notified: the tests read it, and empty it. */
 export const notified: { message: string; type: string; actions: readonly unknown[] }[] = [];

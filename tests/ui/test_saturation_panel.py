@@ -69,7 +69,7 @@ def test_score_and_losses_add_up_and_name_what_binds(lab, screenshot):
     lost = [int(each) for each in re.findall(r"\w\xa0(\d+)", line)]
     assert points + sum(lost) == 100
     expect(lab.panel.get_by_role("status").first).to_contain_text("simulated")
-    lab.panel.get_by_text("Staircase, confidence, notes").click()
+    lab.panel.get_by_text("Loss breakdown").click()
     expect(lab.panel.locator(".jp-Gipfel-steps li")).to_have_count(len(lost) + 1)
     screenshot(lab.page, "20-saturation-64")
 
@@ -114,7 +114,7 @@ def test_zooming_reads_the_stretch_and_leads_back_to_live(lab, screenshot):
     before = span(lab)
     drag(lab, job)
     expect(lab.panel.get_by_text("back to live")).to_be_visible()
-    expect(lab.panel.locator(".jp-Gipfel-status")).to_contain_text("as it was")
+    expect(lab.panel.locator(".jp-Gipfel-status")).to_contain_text("history")
     expect(lab.panel.locator(".jp-Gipfel-saturation")).to_have_attribute(
         "aria-busy", "false", timeout=_SOON_MS
     )
@@ -151,11 +151,11 @@ def test_zooming_reads_the_stretch_and_leads_back_to_live(lab, screenshot):
 
 
 def test_it_stands_still_and_goes_on_by_keyboard(lab):
-    pause = lab.panel.get_by_role("button", name="Stand still")
+    pause = lab.panel.get_by_role("button", name="Pause")
     pause.focus()
     lab.page.keyboard.press("Enter")
     expect(lab.panel.locator(".jp-Gipfel-status")).to_contain_text("paused")
-    lab.panel.get_by_role("button", name="Go on").press("Enter")
+    lab.panel.get_by_role("button", name="Resume").press("Enter")
     expect(lab.panel.locator(".jp-Gipfel-status")).to_contain_text("live", timeout=_SOON_MS)
     assert moves(plot(lab, "job"))
 

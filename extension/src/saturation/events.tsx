@@ -30,7 +30,7 @@ export function Events(props: {
           <li key={`${event.time_ms}-${place}`}>
             <button
               className="jp-Gipfel-link"
-              title={trans.__('Show the minutes around it')}
+              title={trans.__('Zoom to this event')}
               onClick={() => {
                 model.shown.setSpan({
                   sinceMs: event.time_ms - AROUND_MS,

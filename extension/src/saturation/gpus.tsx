@@ -1,4 +1,5 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
+import { closeIcon } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
 import type { IDevice } from '../api';
@@ -98,7 +99,7 @@ function Gpu(props: IGpuProps): React.JSX.Element {
               model.shown.toggleGpu(gpu.uuid);
             }}
           >
-            ×
+            <closeIcon.react tag="span" height="16px" width="16px" />
           </button>
         )}
       </div>

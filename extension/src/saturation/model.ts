@@ -141,7 +141,7 @@ export class SaturationModel implements IDisposable {
     void this._source.refreshRun();
   }
 
-  /** Stand still, or go on with what is there then. */
+  /** Pause, or resume with what is there then. */
   pause(paused: boolean): void {
     this._paused = paused;
     if (paused) {

@@ -47,7 +47,7 @@ export function Score(props: { score: IScore; trans: TranslationBundle }): React
         </p>
       )}
       <details className="jp-Gipfel-more">
-        <summary>{trans.__('Staircase, confidence, notes')}</summary>
+        <summary>{trans.__('Loss breakdown')}</summary>
         <Staircase points={points} lost={lost} />
         <Particulars score={score} trans={trans} />
       </details>

@@ -31,7 +31,7 @@ export function Sharing(props: {
           });
         }}
       />
-      {trans.__("Administrators may see this server's score and bottleneck")}
+      {trans.__("Share this server's score and bottleneck with administrators")}
     </label>
   );
 }

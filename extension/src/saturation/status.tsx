@@ -25,9 +25,9 @@ export function StatusLine(props: IStatusProps): React.JSX.Element {
     absent: ['○', trans.__('no samples')],
     open: ['◐', trans.__('starting')],
     connecting: ['◐', trans.__('connecting')],
-    retrying: ['▲', trans.__('no answer')],
+    retrying: ['▲', trans.__('disconnected')],
     paused: ['‖', trans.__('paused')],
-    past: ['◇', trans.__('as it was')],
+    past: ['◇', trans.__('history')],
     growing: ['●', trans.__('being recorded')]
   }[state] as [string, string];
   const simulated = model.shown.live ? status?.simulated === true : model.score?.simulated === true;
@@ -71,7 +71,7 @@ export function Notices(props: IStatusProps): React.JSX.Element | null {
   const { status, connection } = model;
   if (connection === 'retrying') {
     return (
-      <Notice shape="▲" text={trans.__('The notebook server does not answer. Trying again by itself.')}>
+      <Notice shape="▲" text={trans.__('The server is not responding. Retrying…')}>
         <button
           className="jp-mod-styled"
           onClick={() => {

@@ -1,10 +1,13 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
+import { caretLeftIcon, caretRightIcon, downloadIcon, pauseIcon, runIcon } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
 import type { IRunName } from '../api';
 import { clockRange } from '../common/clock';
 import type { ISpan } from '../figures/plot';
 import type { SaturationModel } from './model';
+
+const SIZE = { tag: 'span', height: '16px', width: '16px' } as const;
 
 const WINDOWS: readonly (readonly [number, string])[] = [
   [60, '1 min'],
@@ -34,13 +37,13 @@ export function Toolbar(props: IToolbarProps): React.JSX.Element {
         <button
           className="jp-Gipfel-icon"
           aria-pressed={model.paused}
-          title={model.paused ? trans.__('Go on') : trans.__('Stand still')}
-          aria-label={model.paused ? trans.__('Go on') : trans.__('Stand still')}
+          title={model.paused ? trans.__('Resume') : trans.__('Pause')}
+          aria-label={model.paused ? trans.__('Resume') : trans.__('Pause')}
           onClick={() => {
             model.pause(!model.paused);
           }}
         >
-          {model.paused ? '▶' : '‖'}
+          {model.paused ? <runIcon.react {...SIZE} /> : <pauseIcon.react {...SIZE} />}
         </button>
       )}
       <SaveAs {...props} />
@@ -121,14 +124,14 @@ function Stretch(props: {
   return (
     <span className="jp-Gipfel-stretch">
       <button className="jp-Gipfel-icon" aria-label={trans.__('Earlier')} onClick={show(-0.5, -0.5)}>
-        ‹
+        <caretLeftIcon.react {...SIZE} />
       </button>
       <span>{clockRange(span.sinceMs, span.untilMs)}</span>
       <button className="jp-Gipfel-icon" aria-label={trans.__('Later')} onClick={show(0.5, 0.5)}>
-        ›
+        <caretRightIcon.react {...SIZE} />
       </button>
       <button className="jp-Gipfel-button jp-mod-small" onClick={show(-0.5, 0.5)}>
-        {trans.__('Wider')}
+        {trans.__('Zoom out')}
       </button>
       <button className="jp-Gipfel-button jp-mod-small" onClick={back}>
         {model.shown.runName === '' ? trans.__('Back to live') : trans.__('Whole run')}
@@ -159,7 +162,7 @@ function SaveAs(props: IToolbarProps): React.JSX.Element {
       }}
     >
       <summary title={trans.__('Save what is shown')} aria-label={trans.__('Save what is shown')}>
-        ⤓
+        <downloadIcon.react {...SIZE} />
       </summary>
       <ul>
         {kinds.map(([kind, label]) => (

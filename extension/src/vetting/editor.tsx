@@ -61,7 +61,7 @@ function SaveRow(props: Omit<IEditorProps, 'services'>): React.JSX.Element {
   return (
     <div className="jp-Gipfel-vetting-row">
       <label>
-        <span>{trans.__('Beside the notebook as')}</span>
+        <span>{trans.__('Save next to the notebook as')}</span>
         <input
           className="jp-mod-styled"
           name="protocol-name"

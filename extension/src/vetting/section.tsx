@@ -46,7 +46,7 @@ function Summary(props: IProps): React.JSX.Element {
   const { model, trans } = props;
   const { grid, vetting } = model;
   if (model.unheard) {
-    return <State name="unheard">▲ {trans.__('no answer')}</State>;
+    return <State name="unheard">▲ {trans.__('disconnected')}</State>;
   }
   if (!grid || !vetting) {
     return <State name={vetting?.state ?? 'loading'}>{vetting?.state === 'starting' && '◐'}</State>;
@@ -117,7 +117,7 @@ function Notices(props: IProps): React.JSX.Element {
     <>
       {model.error && <Notice error shape="✗" text={model.error} />}
       {model.unheard && (
-        <Notice shape="▲" text={trans.__('The notebook server does not answer. Trying again by itself.')}>
+        <Notice shape="▲" text={trans.__('The server is not responding. Retrying…')}>
           <button className="jp-mod-styled" onClick={() => void model.refresh()}>
             {trans.__('Try now')}
           </button>

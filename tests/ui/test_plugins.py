@@ -1,0 +1,114 @@
+"""The labextension's plugins in a browser: menu, launcher tile, status bar, and a site that disables one."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from lab_page import LabPage
+from lab_server import LabServer
+from playwright.sync_api import Locator, Page, expect
+
+pytestmark = pytest.mark.browser
+
+_LIMIT_MS = 120_000
+Screenshot = Callable[[Page, str], Path]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LabServer]:
+    with LabServer("synthetic:training:4") as running:
+        yield running
+
+
+@pytest.fixture
+def lab(server: LabServer, new_page: Callable[[], Page]) -> Iterator[LabPage]:
+    lab = LabPage(new_page())
+    lab.page.goto(server.url)
+    lab.wait_until_ready()
+    lab.decline_news()
+    yield lab
+    assert not lab.errors
+    lab.page.close()
+
+
+def menu_of(lab: LabPage) -> Locator:
+    """Open the menu "Gipfel"; returns its items."""
+    lab.page.locator(".lm-MenuBar-item", has_text="Gipfel").click()
+    items = lab.page.locator(".lm-Menu-item[data-type='command']")
+    expect(items.first).to_be_visible()
+    return items
+
+
+def sections_of(lab: LabPage) -> list[str]:
+    """Return the IDs of the panel's sections, from top to bottom."""
+    lab.open_panel()
+    expect(lab.panel.locator("[data-section]").first).to_be_visible(timeout=_LIMIT_MS)
+    found: list[str] = lab.panel.locator("[data-section]").evaluate_all(
+        "all => all.map(each => each.dataset.section)"
+    )
+    return found
+
+
+def test_menu_launcher_and_status_bar_lead_to_the_panel(lab: LabPage, screenshot: Screenshot) -> None:
+    tile = lab.page.locator(".jp-LauncherCard", has_text="Training Launch")
+    expect(tile).to_be_visible()
+    item = lab.page.locator(".jp-Gipfel-statusItem button")
+    expect(item).to_contain_text("(simulated)", timeout=_LIMIT_MS)
+    expect(item).to_contain_text("%", timeout=_LIMIT_MS)
+    assert sections_of(lab) == ["saturation", "vetting", "launches", "batch"]
+    items = menu_of(lab)
+    labels = [text.strip() for text in items.all_inner_texts()]
+    assert [label for label in labels if label] == labels
+    screenshot(lab.page, "80-menu-light")
+    assert len(labels) == 4
+    for word in ("Panel", "Training Launch", "Run as Batch Job", "Documentation"):
+        expect(items.filter(has_text=word)).to_have_count(1)
+    lab.page.keyboard.press("Escape")
+    # The panel is closed by its own tab, and opened again by the status bar.
+    lab.page.locator(".jp-SideBar .lm-TabBar-tab[data-id='gipfel-panel']").click()
+    expect(lab.panel).to_be_hidden()
+    item.click()
+    expect(lab.panel).to_be_visible()
+
+
+def test_the_panel_remembers_which_sections_are_open(lab: LabPage, screenshot: Screenshot) -> None:
+    lab.open_panel()
+    vetting = lab.panel.locator("[data-section='vetting']")
+    vetting.locator("summary h2").click()
+    expect(vetting).not_to_have_attribute("open", "")
+    lab.choose_theme("JupyterLab Dark")
+    expect(lab.panel.locator(".main-svg").first).to_be_visible(timeout=_LIMIT_MS)
+    screenshot(lab.page, "81-plugins-dark")
+    # The lab saves its state a moment later.
+    lab.page.wait_for_timeout(2000)
+    lab.page.reload()
+    lab.wait_until_ready()
+    lab.open_panel()
+    expect(lab.panel.locator("[data-section='launches']")).to_have_attribute("open", "")
+    expect(vetting).not_to_have_attribute("open", "", timeout=_LIMIT_MS)
+
+
+def test_a_site_disables_one_feature_and_keeps_the_others(
+    server: LabServer, new_page: Callable[[], Page], screenshot: Screenshot
+) -> None:
+    environment = {**os.environ, "HOME": str(server.folder), "JUPYTER_PREFER_ENV_PATH": "0"}
+    for name in ("launches", "vetting"):
+        command = [sys.executable, "-m", "jupyter", "labextension", "disable", "--level=user"]
+        subprocess.run([*command, f"@gipfel/extension:{name}"], env=environment, check=True)
+    lab = LabPage(new_page())
+    lab.page.set_viewport_size({"width": 1000, "height": 900})
+    lab.page.goto(server.url)
+    lab.wait_until_ready()
+    lab.decline_news()
+    assert sections_of(lab) == ["saturation", "batch"]
+    expect(lab.page.locator(".jp-LauncherCard", has_text="Training Launch")).to_have_count(0)
+    expect(lab.panel.locator(".main-svg").first).to_be_visible(timeout=_LIMIT_MS)
+    items = menu_of(lab)
+    expect(items).to_have_count(3)
+    expect(items.filter(has_text="Training Launch")).to_have_count(0)
+    screenshot(lab.page, "82-plugins-disabled")
+    assert not lab.errors
+    lab.page.close()
