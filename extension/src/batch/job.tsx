@@ -1,9 +1,9 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
+import type { IBatchJob, IBatchTask } from '../api';
 import { ActButton, Mark, wordsOf } from '../work/parts';
 import type { BatchModel } from './model';
-import type { IBatchJob, IBatchTask } from '../api';
 
 const SHAPES: Readonly<Record<string, string>> = { COMPLETED: '✓', RUNNING: '●', PENDING: '○' };
 

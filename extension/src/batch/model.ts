@@ -1,5 +1,5 @@
-import { WorkModel } from '../work/model';
 import type { IBatchJob, IBatchRequest } from '../api';
+import { WorkModel } from '../work/model';
 import type { BatchRequests } from './requests';
 
 /** The user's batch notebooks, the newest first. */

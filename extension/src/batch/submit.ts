@@ -1,10 +1,10 @@
 import { Dialog, Notification, showDialog, showErrorMessage } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 
+import type { IBatchForm, IBatchRequest } from '../api';
 import { lineOf } from '../common/error-line';
 import { BatchDialogBody, type IBatchValues } from './dialog';
 import type { BatchModel } from './model';
-import type { IBatchForm, IBatchRequest } from '../api';
 
 /** Ask what to run the notebook with, submit it, and report its job; after an error the form keeps its values. */
 export async function askAndSubmit(

@@ -1,8 +1,8 @@
 import type { PartialJSONObject } from '@lumino/coreutils';
 
 import type { IFigure } from '../api';
-import type { News } from './news';
 import { aheadMs, readersLayout, readersTimes, utcOf, wallText } from '../common/clock';
+import type { News } from './news';
 import { loadPlotly, type IPlotly, type IPlotlyNode } from './plotly';
 import { themed } from './theme';
 import { extendHeat, extendLines, newestOf, type ITrace } from './traces';

@@ -1,13 +1,13 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
+import type { ILaunch } from '../api';
 import { clockMoment } from '../common/clock';
 import { ActButton, Mark, wordsOf } from '../work/parts';
 import type { ILaunchActions } from './actions';
 import { LaunchLog } from './log';
 import type { LaunchesModel } from './model';
 import { RankFiles } from './rank-files';
-import type { ILaunch } from '../api';
 
 interface ILaunchProps {
   readonly launch: ILaunch;

@@ -1,9 +1,9 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
+import type { ILaunch } from '../api';
 import { clockTime, zoneName } from '../common/clock';
 import type { LaunchesModel } from './model';
-import type { ILaunch } from '../api';
 import type { LogLine } from './requests';
 
 const COLOURS = 8;

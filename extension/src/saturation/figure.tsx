@@ -1,8 +1,8 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import type { News } from '../figures/news';
 import { Notice } from '../common/notice';
+import type { News } from '../figures/news';
 import { FigureView, type ISpan } from '../figures/plot';
 import type { SaturationModel } from './model';
 

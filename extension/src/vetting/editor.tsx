@@ -2,9 +2,9 @@ import type { IEditorServices } from '@jupyterlab/codeeditor';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
+import type { IProtocolMeaning } from '../api';
 import { Notice } from '../common/notice';
 import type { IDraft, VettingModel } from './model';
-import type { IProtocolMeaning } from '../api';
 import { YamlText, type IMark } from './text';
 
 const MEANING = 'jp-Gipfel-vetting-meaning';

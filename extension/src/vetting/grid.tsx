@@ -1,8 +1,8 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import { onReadersClock } from '../common/clock';
 import type { ICulprit, IGrid, IGridRow, CellWord } from '../api';
+import { onReadersClock } from '../common/clock';
 
 /** A shape beside every colour, and a word for who hears the page. */
 export const SHAPES: Readonly<Record<CellWord, string>> = {

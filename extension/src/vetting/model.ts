@@ -1,9 +1,9 @@
 import { Debouncer } from '@lumino/polling';
 import { Signal, type ISignal } from '@lumino/signaling';
 
+import type { IGrid, IProtocolMeaning, IProtocolListing, IVetting } from '../api';
 import { lineOf } from '../common/error-line';
 import { ViewPoll } from '../common/view-poll';
-import type { IGrid, IProtocolMeaning, IProtocolListing, IVetting } from '../api';
 import type { ProtocolPlace, VettingRequests } from './requests';
 
 const RUNNING_MS = 1_000;

@@ -1,9 +1,9 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
+import type { IGrid, CellWord } from '../api';
 import { Culprits, Grid, SHAPES, wordOf } from './grid';
 import type { VettingModel } from './model';
-import type { IGrid, CellWord } from '../api';
 
 /** The report: grid, what is left out of it, culprits, what to do with them. */
 export function Report(props: {

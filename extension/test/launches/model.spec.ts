@@ -1,5 +1,5 @@
-import { LaunchesModel } from '../../src/launches/model';
 import type { ILaunch, ILogPage } from '../../src/api';
+import { LaunchesModel } from '../../src/launches/model';
 import type { LaunchRequests } from '../../src/launches/requests';
 
 jest.useFakeTimers();

@@ -1,5 +1,5 @@
-import { VettingModel } from '../../src/vetting/model';
 import type { IVetting } from '../../src/api';
+import { VettingModel } from '../../src/vetting/model';
 import type { VettingRequests } from '../../src/vetting/requests';
 
 jest.useFakeTimers();
