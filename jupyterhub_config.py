@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gipfel_cluster.ports import spare_ports
 from gipfel_cluster.scheduler import slurm_presence
-from gipfel_spawner.servers.page import HUB_TEMPLATES
+from gipfel_spawner import HUB_TEMPLATES
 
 c = get_config()
 
@@ -146,7 +146,7 @@ c.EDFSpawner.state_folder = str(state)
 c.JupyterHub.allow_named_servers = True
 # What the form offers for one click; every option of the form may stand here, 'edf' among them.
 c.EDFSpawner.presets = [
-    {"title": "Look around", "gpus": 0, "time": "30"},
+    {"title": "CPU only", "gpus": 0, "time": "30"},
     {"title": "Explore", "gpus": 1, "time": "2:00:00"},
     {"title": "Work day", "gpus": 1, "time": "8:00:00"},
 ]
@@ -192,7 +192,7 @@ if c.EDFSpawner.idle_limit:
         {
             "name": "gipfel-culling",
             "command": [
-                *(sys.executable, "-m", "gipfel_spawner.leaving.culling", "--every", "30"),
+                *(sys.executable, "-m", "gipfel_spawner.culling", "--every", "30"),
                 with_hub,
             ],
         }

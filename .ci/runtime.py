@@ -7,7 +7,7 @@ from gipfel_cluster.edf import Edf
 from gipfel_cluster.engines import engine_for
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runtime import build_runtime
-from gipfel_cluster.runtime.earlier import remove_unused
+from gipfel_cluster.runtime.installation import remove_unused
 from gipfel_cluster.runtime.kernels import first_kernels
 
 

@@ -30,7 +30,8 @@ class Part:
         self.name = name
         self._cache = ROOT / "build" / f"tests-{name}"
         shutil.rmtree(self._cache, ignore_errors=True)
-        kept = ["-o", f"cache_dir={self._cache}", "--durations=15"]
+        # The XML has the time of each test: what to share or to drop next.
+        kept = ["-o", f"cache_dir={self._cache}", "--durations=15", f"--junitxml={self._cache}.xml"]
         argv = [sys.executable, "-m", "pytest", "-q", "--color=no", *kept, *arguments]
         self._process = subprocess.Popen(
             argv, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""The notebook-server side of Gipfel: telemetry, routes, sidebar and the ``gipfel`` command."""
+"""Notebook-server side of Gipfel: telemetry, routes, panel and the ``gipfel`` command."""
 
 from typing import TYPE_CHECKING, Any
 

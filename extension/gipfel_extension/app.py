@@ -1,4 +1,4 @@
-"""The server extension: configuration, and the life of what the routes use."""
+"""Server extension: its configuration, and start and end of what the routes use."""
 
 import asyncio
 import os
@@ -10,10 +10,9 @@ from traitlets import Float, List, TraitError, Unicode, validate
 from gipfel_cluster.model import GipfelError
 
 from .routes import ROUTES
-from .server.hub import hub_of
-from .server.leaving import Leaving, LeavingSettings
+from .server.activity import ServerUse
+from .server.lifetime import LifetimeSettings, ServerLifetime, hub_of
 from .server.telemetry import ServerTelemetry
-from .server.use import ServerUse
 from .server.vetting import ServerVetting
 
 
@@ -40,7 +39,7 @@ class GipfelExtension(ExtensionApp):
     time_left_notices = List(
         Float(min=0),
         default_value=[30.0, 10.0, 2.0],
-        help="Minutes before the end of the job's time at which the lab says so. Default: 30, 10 and 2.",
+        help="Minutes before the end of the job's time at which the lab shows a notice. Default: 30, 10, 2.",
     ).tag(config=True)
     report_interval = Float(
         30.0,
@@ -60,8 +59,8 @@ class GipfelExtension(ExtensionApp):
     advice_hold = Float(
         60.0,
         min=0,
-        help="Seconds for which the samples must show why something is advised before the panel says so, and "
-        "for which they must not before it stops. Default: 60.",
+        help="Seconds for which the samples must show the reason for an advice before the panel shows it, "
+        "and for which they must not before it stops. Default: 60.",
     ).tag(config=True)
 
     _reporting: asyncio.Task[None] | None = None
@@ -85,15 +84,15 @@ class GipfelExtension(ExtensionApp):
         self.settings["gipfel"] = self.telemetry
         self.settings["gipfel_vetting"] = ServerVetting({})
         self.use = ServerUse(self.settings, self.telemetry)
-        self.leaving = self.settings["gipfel_leaving"] = Leaving(
-            settings=LeavingSettings(
+        self.lifetime = self.settings["gipfel_lifetime"] = ServerLifetime(
+            settings=LifetimeSettings(
                 notices=tuple(minutes * 60 for minutes in self.time_left_notices),
                 beat=self.report_interval,
                 orphan_grace=self.orphan_grace,
             ),
             hub=hub_of(os.environ),
             ends=self._ends,
-            look=self.use.look,
+            indicators=self.use.indicators,
             end=self._end,
             log=self.log,
             gpu_threshold=self.gpu_threshold,
@@ -104,7 +103,7 @@ class GipfelExtension(ExtensionApp):
         self.handlers.extend([(rf"/{path}/?", handler) for path, handler in ROUTES])
 
     async def _ends(self) -> float | None:
-        """When the job's time ends as its node learned it, in seconds since 1970."""
+        """Return when the job's time ends as its node learned it, in seconds since 1970."""
         try:
             run, _ = await self.telemetry.started()
         except GipfelError:
@@ -119,7 +118,7 @@ class GipfelExtension(ExtensionApp):
 
     async def _start_jupyter_server_extension(self, serverapp: Any) -> None:  # noqa: ARG002
         self.use.watch_saving()
-        self._reporting = asyncio.ensure_future(self.leaving.run())
+        self._reporting = asyncio.ensure_future(self.lifetime.run())
         try:
             await self.telemetry.started()
         except GipfelError as error:

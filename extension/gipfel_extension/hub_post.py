@@ -1,4 +1,4 @@
-"""What a job tells its hub, with the token of its own server."""
+"""Requests of a job to its hub, with the token of its own server."""
 
 import json
 import urllib.request

@@ -1,4 +1,4 @@
-"""The single-user server: it binds its port first, keeps the socket, and tells the hub that port."""
+"""Single-user server: it binds its port first, keeps the socket, and reports the port to the hub."""
 
 import http
 import os
@@ -46,7 +46,7 @@ class HeldSocketServerApp(ServerApp):
         super().init_configurables()
 
     def _find_http_port(self) -> None:
-        """Nothing to find: the port is held."""
+        """Skip the search: the port is held."""
 
     def _bind_http_server_tcp(self) -> bool:
         self.http_server.add_sockets(list(self.held))
@@ -68,12 +68,12 @@ class GipfelSingleUser(JupyterHubSingleUser):
 
     @classmethod
     def get_extension_package(cls) -> str:
-        """The package whose extension is loaded: JupyterHub's, not the one that this class stands in."""
+        """Return the package whose extension is loaded: JupyterHub's, not that of this class."""
         return "jupyterhub"
 
 
 def report_port(port: int, environment: dict[str, str]) -> None:
-    """Tell the hub on which port this server answers, with the server's own token.
+    """Report to the hub on which port this server answers, with the server's own token.
 
     A hub that does not answer may be restarting: it is asked again for five minutes.
 

@@ -1,4 +1,4 @@
-"""Vets a job's nodes in its container, tells the hub how far that is, and then becomes the server.
+"""Vetting before a server: vet the nodes in the container, report progress to the hub, become the server.
 
 ``python -m gipfel_extension.vet_first PROTOCOL abort|shrink|report -- -m gipfel_extension.singleuser …``
 """
@@ -14,23 +14,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
-from gipfel_cluster.job.left_out import leave_out, remaining_variables
-from gipfel_cluster.job.vetting import MOST_ROWS, NodeProgress, VettingProgress
+from gipfel_cluster.job.spec import MOST_ROWS, NodeProgress, VettingProgress
 from gipfel_cluster.model import GipfelError, one_line
-from gipfel_cluster.scheduler.hostlist import fold_hostlist
+from gipfel_cluster.scheduler.excluded_nodes import exclude_nodes, remaining_variables
+from gipfel_cluster.scheduler.notation import fold_hostlist
 
 from .hub_post import post_to_hub
-from .vetting.command import vet_argv
+from .vetting.external_run import ReportFile, vet_argv
 from .vetting.grid import GridRow, VettingGrid, grid_of
-from .vetting.model import Owner
-from .vetting.owner import first_to_mend
-from .vetting.protocol_search import find_protocol
+from .vetting.model import Owner, first_to_mend
+from .vetting.protocol_files import find_protocol
 from .vetting.report import VettingReport
-from .vetting.report_file import ReportFile
-from .vetting.run.place import node_name
+from .vetting.run.location import node_name
 
 _ROUTE = "/gipfel/server/vetting"
-_LOOK_S, _TELL_EVERY_S, _STILL_HERE_S, _ANSWER_S = 0.25, 1.0, 10.0, 5.0
+_LOOK_S, _POST_EVERY_S, _STILL_HERE_S, _ANSWER_S = 0.25, 1.0, 10.0, 5.0
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _BAD = ("fail", "degraded", "inconclusive", "not_run")
 _NO_VETTING = "The nodes could not be vetted"
@@ -56,13 +54,13 @@ class VetFirst:
         self._child: subprocess.Popen[bytes] | None = None
         self._asked = 0
         self._deaf = False
-        self._told: VettingProgress | None = None
-        self._told_at = 0.0
+        self._posted: VettingProgress | None = None
+        self._posted_at = 0.0
         self.without: tuple[str, ...] = ()
         """After `run`, the nodes that the server goes on without."""
 
     def run(self) -> str:
-        """Vet, and say why no server may start; empty where it may.
+        """Vet, and return why no server may start; empty where it may.
 
         Raises
         ------
@@ -74,14 +72,14 @@ class VetFirst:
         found = find_protocol(self._protocol, directory=Path.cwd(), environment=self._environment)
         before = self._report()
         # Of the same job before it was queued again, perhaps on other nodes.
-        leave_out(self._run, ())
+        exclude_nodes(self._run, ())
         for number in _FORWARDED:
             signal.signal(number, self._forward)
         self._child = subprocess.Popen(self._argv(), env=dict(self._environment), stdin=subprocess.DEVNULL)
         while self._child.poll() is None:
             report = self._report()
             if report is not None and report != before and report.ended_ns is None:
-                self._tell(progress_of(report))
+                self._post(progress_of(report))
             time.sleep(_LOOK_S)
         if self._asked:
             sys.exit(128 + self._asked)
@@ -97,17 +95,17 @@ class VetFirst:
         return vet_argv(self._protocol)
 
     def _decide(self, report: VettingReport, *, vetted: bool) -> str:
-        """Why no server may start, told to the hub; the nodes to go on without are written down."""
+        """Report why no server may start, and record the nodes to continue without; return the reason."""
         problem = "" if vetted else what_is_wrong(report)
         here = node_name(self._environment)
         if problem and self._action == "shrink":
             if here in report.good_nodes:
                 self.without = report.bad_nodes
-                leave_out(self._run, self.without)
+                exclude_nodes(self._run, self.without)
             elif report.good_nodes:
                 problem += f" The server would run on {here} itself."
         starts = not problem or bool(self.without) or self._action == "report"
-        self._tell(progress_of(report, _outcome(problem, self.without, starts=starts)), last=True)
+        self._post(progress_of(report, _outcome(problem, self.without, starts=starts)), last=True)
         return "" if starts else problem
 
     def _report(self) -> VettingReport | None:
@@ -117,13 +115,13 @@ class VetFirst:
             return None
         return self._file.report
 
-    def _tell(self, progress: VettingProgress, *, last: bool = False) -> None:
-        """Tell the hub what has changed, and now and then that this goes on; vetting needs no hub."""
-        pause = time.monotonic() - self._told_at
-        due = pause > (_STILL_HERE_S if progress == self._told else _TELL_EVERY_S)
+    def _post(self, progress: VettingProgress, *, last: bool = False) -> None:
+        """Report to the hub what has changed, and regularly that the vetting continues; it needs no hub."""
+        pause = time.monotonic() - self._posted_at
+        due = pause > (_STILL_HERE_S if progress == self._posted else _POST_EVERY_S)
         if self._deaf or not (due or last):
             return
-        self._told, self._told_at = progress, time.monotonic()
+        self._posted, self._posted_at = progress, time.monotonic()
         try:
             post_to_hub(_ROUTE, progress.model_dump(mode="json"), self._environment, limit_s=_ANSWER_S)
         except urllib.error.HTTPError as error:
@@ -139,7 +137,7 @@ class VetFirst:
 
 
 def _outcome(problem: str, without: Sequence[str], *, starts: bool) -> str:
-    """What is wrong, as far as there is room, and what follows."""
+    """Return what is wrong, as far as there is room, and what follows."""
     names = fold_hostlist(without)
     if len(names) > _MOST_NAMES:
         names = f"{len(without)} nodes"
@@ -150,7 +148,7 @@ def _outcome(problem: str, without: Sequence[str], *, starts: bool) -> str:
 
 
 def progress_of(report: VettingReport, outcome: str = "") -> VettingProgress:
-    """What the hub's page shows of a report."""
+    """Return the part of a report that the hub's page shows."""
     grid = grid_of(report, most_rows=MOST_ROWS)
     accused = {each.node for each in report.results if each.node and each.verdict.value in _BAD}
     return VettingProgress(
@@ -198,7 +196,7 @@ def _node(row: GridRow, grid: VettingGrid) -> NodeProgress:
 
 
 def main() -> None:
-    """Vet, then be the server; where none may start, one line on stderr says why."""
+    """Vet, then run the server; where none may start, one line on stderr has the reason."""
     protocol, action, _, *server = sys.argv[1:]
     vetting = VetFirst(protocol, action, os.environ)
     try:

@@ -6,7 +6,7 @@ import type { PartialJSONObject } from '@lumino/coreutils';
 export type CellWord =
   'pass' | 'degraded' | 'inconclusive' | 'not_run' | 'not_applicable' | 'fail' | 'running' | 'waiting';
 
-/** Something that is sampled: a GPU, known by its UUID, or the host as the job sees it. */
+/** A GPU, known by its UUID, or the host as the job sees it. */
 export interface IDevice {
   readonly uuid: string;
   readonly kind: 'gpu' | 'host';
@@ -25,15 +25,15 @@ export interface IParameter {
   readonly help: string;
 }
 
-/** How far a page has read a log; `inside` are ranks in the middle of a traceback. */
+/** Position up to which a page has read a log; `inside` are ranks in the middle of a traceback. */
 export interface ILogPosition {
   readonly offsets: Readonly<Record<string, number>>;
   readonly inside: readonly number[];
 }
 
 /**
- * What part of the samples is asked for, and for which page. `gpus` are UUIDs of those that are shown one by
- * one; `metric` is the heat map's.
+ * Selection of samples that a page asks for. `gpus` are UUIDs of those that are shown one by one; `metric` is
+ * the heat map's.
  */
 export interface IView {
   readonly type: 'view';
@@ -43,7 +43,7 @@ export interface IView {
   readonly gpus: readonly string[];
 }
 
-/** What the dialog asks for; paths are the server's, values text as typed (empty: the default). */
+/** Values of the dialog; paths are the server's, values text as typed (empty: the default). */
 export interface IBatchRequest {
   readonly path: string;
   readonly output: string;
@@ -108,7 +108,7 @@ export interface IIdle {
  * end at which a notice is due, `extend_s` those that may be added with one press, 0 where none; `idle` is
  * null while a stop for idleness is far.
  */
-export interface ILeaving {
+export interface ILifetime {
   readonly now_ms: number;
   readonly ends_ms: number | null;
   readonly notices_s: readonly number[];
@@ -244,7 +244,7 @@ export interface IRuns {
 }
 
 /** A time range of a run. `growing` where something records the run now, and asking again is worthwhile. */
-export interface IStretch {
+export interface ITimeRange {
   readonly run: string;
   readonly figures: Readonly<Record<string, IFigure>>;
   readonly events: readonly IRunEvent[];

@@ -1,1 +1,1 @@
-"""What a cluster is: EDF, engines, scheduler, runtime and the run folder; nothing of Jupyter."""
+"""What a cluster is, for hub and notebook alike: EDF, engines, scheduler, runtime, run folder; no Jupyter."""

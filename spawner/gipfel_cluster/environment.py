@@ -1,4 +1,4 @@
-"""The variables of a container: who sets them, and whose word wins.
+"""Compose the variables of a container from the host's, the image's and the EDF's.
 
 Every container starts with this module, by the rules of ``engines/sandbox``: nothing is imported.
 """
@@ -78,7 +78,7 @@ def compose(
     edf: "Mapping[str, str]",
     binding: "Iterable[str]",
 ) -> dict[str, str]:
-    """Put the environment of a container together: the host's, over it the image's, then the EDF's.
+    """Compose the environment of a container: the host's, over it the image's, then the EDF's.
 
     Parameters
     ----------
@@ -104,3 +104,8 @@ def compose(
         else:
             variables.pop(name, None)
     return variables
+
+
+def without_tokens(variables: "Mapping[str, str]") -> dict[str, str]:
+    """Return variables without secrets, for a process that needs none."""
+    return {name: value for name, value in variables.items() if "TOKEN" not in name}

@@ -1,4 +1,4 @@
-"""Ports that a server may listen on, and the socket on the first of them that is free."""
+"""Ports that a server may listen on, and a socket on the first free one."""
 
 import errno
 import random
@@ -18,13 +18,13 @@ PORTS_VARIABLE = "GIPFEL_SERVER_PORTS"
 
 _RANGE = re.compile(r"\s*([0-9]{1,5})\s*(?:-\s*([0-9]{1,5})\s*)?")
 _ANYWHERE = frozenset(("", "*", "0.0.0.0", "::"))  # noqa: S104 - recognized, not bound
-# The ports that the kernel gives to whoever asks for any: see ip(7).
+# The kernel's ephemeral ports: see ip(7).
 _GIVEN_OUT = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _Port = Annotated[int, Field(ge=1024, le=65535)]
 
 
 class PortRange(Frozen):
-    """Ports from ``first`` to ``last``, both included; all that a user may bind where nobody said less."""
+    """Ports from ``first`` to ``last``, both included; by default all that a user may bind."""
 
     first: _Port = 1024
     last: _Port = 65535
@@ -37,12 +37,12 @@ class PortRange(Frozen):
 
     @classmethod
     def parse(cls, text: str) -> "PortRange | None":
-        """A range from ``8400-8499`` or ``8400``; None for an empty text, where any free port will do.
+        """Parse a range such as ``8400-8499`` or ``8400``; None for an empty text, which means any port.
 
         Raises
         ------
         GipfelError
-            It is no range of ports from 1024 to 65535.
+            It is not a valid range of ports from 1024 to 65535.
         """
         if not text.strip():
             return None
@@ -53,7 +53,7 @@ class PortRange(Frozen):
         except ValueError:
             pass
         raise GipfelError(
-            f"{text[:40]!r} is no range of ports.", "Give it as 8400-8499, between 1024 and 65535."
+            f"{text[:40]!r} is not a valid range of ports.", "Give it as 8400-8499, between 1024 and 65535."
         )
 
     def __contains__(self, port: object) -> bool:
@@ -63,14 +63,14 @@ class PortRange(Frozen):
         return f"{self.first}-{self.last}"
 
     def shuffled(self) -> Iterator[int]:
-        """Every port once, from a random one on: two servers that start at once rarely try the same."""
+        """Return every port once, from a random one on: servers that start together rarely collide."""
         count = self.last - self.first + 1
         start = random.randrange(count)  # noqa: S311 - spreads, hides nothing
         return (self.first + (start + offset) % count for offset in range(count))
 
 
 def hold_port(address: str, ports: PortRange | None) -> socket.socket:
-    """A listening socket on an address of this machine; ``0.0.0.0``, ``::`` and an empty one mean all.
+    """Return a listening socket on an address of this machine; ``0.0.0.0``, ``::`` and ``""`` mean all.
 
     It is bound once and kept: choosing a port, closing it and binding it again is a race.
 

@@ -19,7 +19,7 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
     OSError
         It can't be opened, is a pipe, a device, a directory or a link, or is longer than `most_bytes`.
     """
-    with _opened(path) as file:
+    with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         content = b"" if size > most_bytes else file.read(most_bytes + 1)
     if max(size, len(content)) > most_bytes:
@@ -28,19 +28,26 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
 
 
 def read_tail(path: Path, most_bytes: int) -> bytes:
-    """Return the last bytes of a file, at most so many.
+    """Return the last bytes of a file, at most `most_bytes`.
 
     Raises
     ------
     OSError
         It can't be opened, or is a pipe, a device, a directory or a link.
     """
-    with _opened(path) as file:
+    with open_regular(path) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - most_bytes))
         return file.read(most_bytes)
 
 
-def _opened(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file for reading.
+
+    Raises
+    ------
+    OSError
+        It can't be opened, or is a pipe, a device, a directory or a link.
+    """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | os.O_NOFOLLOW
     handle = os.open(path, flags)
     mode = os.fstat(handle).st_mode

@@ -1,4 +1,4 @@
-"""The hub side: a spawner that starts notebook servers in jobs, inside EDF containers."""
+"""JupyterHub side: a spawner that starts notebook servers in jobs, inside EDF containers."""
 
 from batchspawner.api import BatchSpawnerAPIHandler
 from jupyterhub.apihandlers import default_handlers
@@ -6,12 +6,15 @@ from jupyterhub.apihandlers.users import UserServerAPIHandler
 from jupyterhub.handlers import default_handlers as page_handlers
 from jupyterhub.handlers.pages import SpawnHandler
 
-from .callback import ServerRouteHandler, StockRouteHandler, VettingRouteHandler
-from .form.refusal import CheckedServerHandler, PlainSpawnHandler
-from .form.routes import ROUTES
-from .leaving.routes import ActivityRouteHandler, ExtendRouteHandler
-from .servers.api import ServersRouteHandler, StopRouteHandler
-from .servers.page import HUB_TEMPLATES, ServersPageHandler
+from .handlers.form import ROUTES, CheckedServerHandler, PlainSpawnHandler
+from .handlers.own_server import (
+    ActivityRouteHandler,
+    ExtendRouteHandler,
+    ServerRouteHandler,
+    StockRouteHandler,
+    VettingRouteHandler,
+)
+from .handlers.servers import HUB_TEMPLATES, ServersPageHandler, ServersRouteHandler, StopRouteHandler
 from .spawner import EDFSpawner
 
 __all__ = ["HUB_TEMPLATES", "EDFSpawner"]

@@ -27,9 +27,8 @@ from lab_server import TOKEN, LabServer, lab_server  # noqa: E402
 from many_nodes import devices_of, node_samples  # noqa: E402
 
 from gipfel_cluster.runs import RunFolder  # noqa: E402
-from gipfel_extension.telemetry.fan_in.keys import FanInKeys  # noqa: E402
-from gipfel_extension.telemetry.fan_in.sender import FanInSender  # noqa: E402
-from gipfel_extension.telemetry.live import LiveReader, Tick  # noqa: E402
+from gipfel_extension.telemetry.live.fan_in import FanInKeys, FanInSender  # noqa: E402
+from gipfel_extension.telemetry.live.ticks import LiveReader, Tick  # noqa: E402
 
 NODES, GPUS = 256, 4
 LIMIT = 0.5
@@ -79,7 +78,7 @@ def main() -> int:
 
 
 def _receiver(sockets: Path, ends: ExitStack) -> tuple[psutil.Process, str, FanInKeys]:
-    argv = [sys.executable, "-m", "gipfel_extension.telemetry.fan_in.receiver", "--sockets", str(sockets)]
+    argv = [sys.executable, "-m", "gipfel_extension.telemetry.live.receiver", "--sockets", str(sockets)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIPFEL_")}
     process = subprocess.Popen([*argv, "--address", "127.0.0.1"], stdout=subprocess.PIPE, env=environment)
     ends.callback(process.wait, 30)

@@ -17,11 +17,15 @@ sys.path.insert(0, str(HERE / "parts"))
 from many_nodes import START_NS, copy_node, record_node  # noqa: E402
 
 from gipfel_extension.telemetry.figures.heat import heat_figure  # noqa: E402
-from gipfel_extension.telemetry.figures.job_lines import host_figure, job_figure  # noqa: E402
-from gipfel_extension.telemetry.figures.lines import coarser  # noqa: E402
-from gipfel_extension.telemetry.figures.rows import GPU_LINES, HOST_LINES, IO_LINES  # noqa: E402
-from gipfel_extension.telemetry.overview.read import read_overview  # noqa: E402
+from gipfel_extension.telemetry.figures.lines import (  # noqa: E402
+    GPU_LINES,
+    HOST_LINES,
+    IO_LINES,
+    coarsened,
+)
+from gipfel_extension.telemetry.figures.run_figures import host_figure, job_figure  # noqa: E402
 from gipfel_extension.telemetry.store.compaction import compact  # noqa: E402
+from gipfel_extension.telemetry.store.overview import read_overview  # noqa: E402
 
 LIMIT_S, ZOOM_S = 1.0, 5.0
 NODES, GPUS, SECONDS = 256, 4, 3600
@@ -68,7 +72,11 @@ def _seconds(folder: Path, *, zoom: bool = False) -> float:
     span = (middle, middle + 60 * 10**9) if zoom else (None, None)
     start = time.perf_counter()
     overview = read_overview(folder, start_ns=span[0], end_ns=span[1], metrics=_METRICS)
-    figures = [job_figure(overview), host_figure(overview), heat_figure(coarser(overview, 120), "SM_ACTIVE")]
+    figures = [
+        job_figure(overview),
+        host_figure(overview),
+        heat_figure(coarsened(overview, 120), "SM_ACTIVE"),
+    ]
     seconds = time.perf_counter() - start
     if len(overview.devices) != NODES * (GPUS + 1) or (overview.level == 0) != zoom or not all(figures):
         raise SystemExit("It is not the picture of all GPUs.")

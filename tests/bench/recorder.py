@@ -59,7 +59,7 @@ def _driver(folder: Path) -> tuple[dict[str, str], int, str]:
 
 
 def _recorder(telemetry: Path, interval: float | None, environment: dict[str, str]) -> float:
-    argv = [sys.executable, "-I", "-m", "gipfel_extension.telemetry.recorder", "--telemetry", str(telemetry)]
+    argv = [sys.executable, "-I", "-m", "gipfel_extension.recorder", "--telemetry", str(telemetry)]
     sockets = telemetry.with_name(f"s{interval}")
     sockets.mkdir()
     argv += ["--node", "bench", "--sockets", str(sockets), "--source", "nvml"]

@@ -73,7 +73,7 @@ def _cores(server: LabServer, paths: list[str], first: str) -> tuple[float, floa
         reader.start()
     try:
         time.sleep(_SETTLE_S)
-        recorders = server.children("gipfel_extension.telemetry.recorder")
+        recorders = server.children("gipfel_extension.recorder")
         before = server.cpu_s(), sum(sum(each.cpu_times()[:2]) for each in recorders)
         heard.clear()
         time.sleep(SECONDS)

@@ -17,7 +17,7 @@ import gipfel_cluster
 from gipfel_cluster.edf import Edf, Mount
 from gipfel_cluster.engines import ContainerRequest, Engine, Invocation
 from gipfel_cluster.engines.bubblewrap import Bubblewrap
-from gipfel_cluster.engines.hardware import Hardware
+from gipfel_cluster.engines.devices import Hardware
 from gipfel_cluster.engines.podman import Podman
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "spawner"))
@@ -59,7 +59,7 @@ def engine_place() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="gipfel-run-", dir="/tmp"))
     folder.chmod(0o755)
     package = Path(gipfel_cluster.__path__[0])
-    for part in ("__init__.py", "environment.py", "engines"):
+    for part in ("__init__.py", "environment.py", "namespaces.py", "engines"):
         source, target = package / part, folder / "python/gipfel_cluster" / part
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)

@@ -242,7 +242,7 @@ def test_a_broker_that_is_gone_ends_no_server(place: Place) -> None:
     ("changes", "words"),
     [
         ({"user": "root"}, "does not act as root"),
-        ({"user": ""}, "nothing as root"),
+        ({"user": ""}, "never acts as root"),
         ({"user": "daemon"}, "does not act as daemon"),
         ({"user": "nobody"}, "does not act as nobody"),
         ({"user": "nobody-of-that-name"}, "no unix user"),

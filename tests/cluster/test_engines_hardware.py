@@ -12,7 +12,7 @@ import yaml
 from engine_containers import ENGINES, Containers
 from unix_users import UnixUser
 
-from gipfel_cluster.engines.hardware import Hardware
+from gipfel_cluster.engines.devices import Hardware
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="Users are made by root only."),

@@ -18,8 +18,8 @@ from one_machine import OneMachine, wait_until
 from unix_users import UnixUser
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.scheduler.account import own_name
-from gipfel_cluster.scheduler.gres import GpuCount
+from gipfel_cluster.scheduler.command import own_name
+from gipfel_cluster.scheduler.notation import GpuCount
 from gipfel_cluster.scheduler.protocol import JobRequest, Partition
 from gipfel_cluster.scheduler.slurm import SlurmScheduler
 from gipfel_spawner.form.fit import check_choices

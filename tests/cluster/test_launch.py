@@ -71,7 +71,7 @@ def test_a_killed_rank_is_started_again_and_the_weights_are_those_of_an_undistur
 def test_a_node_leaves_and_comes_back_and_meanwhile_the_first_failing_rank_is_named(
     place: LaunchPlace, tmp_path: Path
 ) -> None:
-    words = ("--restarts", "3", "--checkpoint", "elastic", "--gather", "3", "--no-preflight")
+    words = ("--restarts", "3", "--checkpoint", "elastic", "--join-timeout", "3", "--no-preflight")
     elastic = place.launched("--nodes", "1:2", *words, "--", "train.py", "steps=100000", "pause=0.2")
     elastic.until(3)
     leaving = next(node for node in elastic.state["nodes"] if node != elastic.state["nodes"][0])
@@ -123,8 +123,8 @@ REFUSED = [
     (("--edf", "bare", "--", "reduce.py"), "FAILED image"),
     (("--edf", "torch", "--nodes", "2:1", "--", "reduce.py"), "the fewest nodes are more than the most"),
     (("--edf", "torch", "--env", "HF_TOKEN=x", "--", "reduce.py"), "looks like a secret"),
-    (("--edf", "torch", "--where", "here", "--", "reduce.py"), "no job whose GPUs"),
-    (("--edf", "torch", "--checkpoint", "c", "--checkpoint-gib", "1e9", "--", "reduce.py"), "GiB free"),
+    (("--edf", "torch", "--where", "here", "--", "reduce.py"), "not in a job whose GPUs"),
+    (("--edf", "torch", "--checkpoint", "c", "--min-free", "1e9", "--", "reduce.py"), "GiB free"),
 ]  # fmt: skip
 
 

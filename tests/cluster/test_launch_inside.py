@@ -16,9 +16,8 @@ from one_machine import OneMachine, wait_until
 from unix_users import UnixUser
 
 from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script
-from gipfel_cluster.job.spec import PYTHON
-from gipfel_cluster.model import GipfelError
-from gipfel_extension.training.spec import LaunchSpec
+from gipfel_cluster.model import PYTHON, GipfelError
+from gipfel_extension.training.record.spec import LaunchSpec
 
 pytestmark = pytest.mark.cluster
 
@@ -26,7 +25,7 @@ _PORT, _TOKEN = 8899, "of-the-tests"
 _LAUNCH = """
 from pathlib import Path
 from gipfel_extension.training.launch import launch
-from gipfel_extension.training.spec import LaunchSpec
+from gipfel_extension.training.record.spec import LaunchSpec
 print(launch(LaunchSpec.model_validate_json({spec!r}), directory=Path({folder!r})).folder)
 """
 _CELL = """

@@ -16,8 +16,8 @@ from one_machine import OneMachine, wait_until
 
 from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script
 from gipfel_extension.telemetry.events import read_events
-from gipfel_extension.telemetry.overview.read import read_overview
 from gipfel_extension.telemetry.sample import SampleTable
+from gipfel_extension.telemetry.store.overview import read_overview
 from gipfel_extension.telemetry.store.segments import read_samples
 
 pytestmark = pytest.mark.cluster
@@ -27,9 +27,9 @@ _LIMIT_S = 120
 _WORK = """
 import json, os, subprocess, sys, time
 from pathlib import Path
-from gipfel_extension.server.views import event_words
+from gipfel_extension.server.views import event_texts
 from gipfel_extension.telemetry.events import read_events
-from gipfel_extension.telemetry.stream import SaturationFeed
+from gipfel_extension.telemetry.live.feed import SaturationFeed
 run = Path(os.environ["GIPFEL_RUN"])
 (run / "sockets").write_text(os.environ["GIPFEL_SOCKETS"])
 code = '''
@@ -48,7 +48,7 @@ while not (run / "enough").exists():
     ticks = set()
     while time.monotonic() < ends:
         ticks |= {sample.device for sample in feed.poll(0.2)}
-    page = {"state": feed.state(), "events": event_words(read_events(run / "telemetry")),
+    page = {"state": feed.state(), "events": event_texts(read_events(run / "telemetry")),
             "heard": sorted(ticks)}
     (run / ".page").write_text(json.dumps(page))
     (run / ".page").replace(run / "page")

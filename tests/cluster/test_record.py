@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from one_machine import OneMachine, wait_until
 
-from gipfel_extension.telemetry.metrics import read_metrics
 from gipfel_extension.telemetry.store.segments import read_samples
+from gipfel_extension.telemetry.user_metrics import read_metrics
 
 pytestmark = pytest.mark.cluster
 

@@ -20,7 +20,7 @@ _LIMIT_S = 90
 _WORK = """
 import os, subprocess, sys, time
 from pathlib import Path
-from gipfel_extension.telemetry.live import LiveReader
+from gipfel_extension.telemetry.live.ticks import LiveReader
 run = os.environ["GIPFEL_RUN"]
 seen, ends = set(), time.monotonic() + 60
 with LiveReader(Path(os.environ["GIPFEL_SOCKETS"])) as reader:
@@ -43,8 +43,8 @@ def _recorders(telemetry: Path, node: str, *, kept: bool = True) -> list[int]:
             environment = path.with_name("environ").read_bytes().split(b"\0")
         except OSError:
             continue
-        ours = b"gipfel_extension.telemetry.recorder" in words and str(telemetry).encode() in words
-        ours = ours and (kept or b"gipfel_cluster.recorder_keeper" not in words)
+        ours = b"gipfel_extension.recorder" in words and str(telemetry).encode() in words
+        ours = ours and (kept or b"gipfel_cluster.process.supervisor" not in words)
         if ours and f"SLURMD_NODENAME={node}".encode() in environment:
             found.append(int(path.parent.name))
     return found

@@ -14,14 +14,14 @@ from unix_users import UnixUser
 
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.registry import queries
-from gipfel_extension.registry.database import open_database
+from gipfel_extension.registry.cases import StepView, steps
+from gipfel_extension.registry.nodes import SlurmNodes
 from gipfel_extension.registry.records import Refused, Sender
-from gipfel_extension.registry.recovery.cases import StepView, steps
-from gipfel_extension.registry.recovery.nodes import SlurmNodes
-from gipfel_extension.registry.rules.load import load_rules
+from gipfel_extension.registry.rules import load_rules
+from gipfel_extension.registry.schema import open_database
 from gipfel_extension.registry.service import Registry
 from gipfel_extension.registry.settings import Settings
-from gipfel_extension.vetting.history.share import SharedReport
+from gipfel_extension.vetting.history.site_registry import SharedReport
 
 pytestmark = pytest.mark.cluster
 

@@ -232,7 +232,7 @@ assert seconds != 3, "the third point"
     done = gipfel(
         *("submit", "in.ipynb", "grid-{seconds}.ipynb", "-p", "text", "all", "--grid", "seconds=1..3"),
         # A node's four GPUs each: the points can't share one.
-        *("--at-once", "2", "--gpus-per-node", "4", "--edf", "batch", "--wait"),
+        *("--max-parallel", "2", "--gpus-per-node", "4", "--edf", "batch", "--wait"),
     )
     assert done.returncode == 1, done.stderr
     job_id = done.stdout.strip()

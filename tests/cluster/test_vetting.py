@@ -15,8 +15,7 @@ from one_machine import OneMachine, wait_until
 from unix_users import UnixUser
 
 from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script
-from gipfel_cluster.job.spec import PYTHON
-from gipfel_cluster.model import GipfelError
+from gipfel_cluster.model import PYTHON, GipfelError
 from gipfel_extension.vetting.report import VettingReport
 
 pytestmark = pytest.mark.cluster

@@ -41,7 +41,7 @@ FLOORS = {
         },
     ),
     "telemetry": (
-        ["gipfel_extension.telemetry", "gipfel_extension.saturation"],
+        ["gipfel_extension.telemetry", "gipfel_extension.saturation", "gipfel_extension.recorder"],
         {
             "gipfel_spawner",
             "gipfel_widgets",
@@ -153,5 +153,5 @@ def test_batchspawners_handler_is_gone_and_ours_is_there():
         [sys.executable, "-c", probe], capture_output=True, text=True, timeout=60, check=True
     )
     assert "batchspawner.api" not in done.stdout
-    assert "'/api/batchspawner gipfel_spawner.callback'" in done.stdout
-    assert "'/api/gipfel/server gipfel_spawner.callback'" in done.stdout
+    assert "'/api/batchspawner gipfel_spawner.handlers.own_server'" in done.stdout
+    assert "'/api/gipfel/server gipfel_spawner.handlers.own_server'" in done.stdout

@@ -72,7 +72,7 @@ class JupyterServer:
     def recorders(self) -> list[psutil.Process]:
         """The recorder processes below the server."""
         children = psutil.Process(self.process.pid).children(recursive=True)
-        return [child for child in children if "gipfel_extension.telemetry.recorder" in child.cmdline()]
+        return [child for child in children if "gipfel_extension.recorder" in child.cmdline()]
 
     def wait(self, check: Callable[[], Any], seconds: float = 15.0) -> Any:
         """What a check gives as soon as that is true."""
@@ -118,9 +118,11 @@ def _start(folder: Path, environment: dict[str, str]) -> JupyterServer:
     def address() -> str | None:
         assert process.poll() is None, (folder / "server.log").read_text()
         found = runtime / f"jpserver-{process.pid}.json"
-        if not found.exists():
+        try:
+            # It is there before it is written whole.
+            url = str(json.loads(found.read_text())["url"]).replace("localhost", "127.0.0.1")
+        except (FileNotFoundError, ValueError):
             return None
-        url = str(json.loads(found.read_text())["url"]).replace("localhost", "127.0.0.1")
         try:
             urllib.request.urlopen(url + "api", timeout=1).close()
         except OSError:

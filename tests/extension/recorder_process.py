@@ -25,7 +25,7 @@ def until(done: Any, seconds: float = _LIMIT_S) -> Any:
 
 @contextmanager
 def running(folder: Path, *arguments: object, **how: Any) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "gipfel_extension.telemetry.recorder", "--telemetry", str(folder)]
+    command = [sys.executable, "-m", "gipfel_extension.recorder", "--telemetry", str(folder)]
     command += ["--node", "n1", "--interval", "0.1", "--flush", "0.2", *map(str, arguments)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **how)
     try:

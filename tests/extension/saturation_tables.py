@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gipfel_extension.telemetry.sample import GPU_METRICS, HOST_METRICS, Device, SampleTable
+from gipfel_extension.telemetry.metric_table import GPU_METRICS, HOST_METRICS
+from gipfel_extension.telemetry.sample import Device, SampleTable
 
 H100 = "NVIDIA H100 80GB HBM3"
 START_NS = 1_700_000_000 * 10**9

@@ -1,7 +1,8 @@
 """Tables of simulated GPUs beside a host, for figures and views."""
 
-from gipfel_extension.telemetry.sample import HOST_METRICS, Device, Sample, SampleTable
-from gipfel_extension.telemetry.sources.synthetic import SyntheticSource
+from gipfel_extension.telemetry.metric_table import HOST_METRICS
+from gipfel_extension.telemetry.sample import Device, Sample, SampleTable
+from gipfel_extension.telemetry.sources.simulated import SyntheticSource
 
 START = 1_700_000_000 * 10**9
 HOST = Device("host:n1", "host", "n1", None, node="n1", scope="job cgroup")

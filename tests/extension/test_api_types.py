@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "extension"))
 
 import generate_api
 from gipfel_extension.routes import ROUTES
-from gipfel_extension.server.answers import Answer, Leaving, StreamMessage
+from gipfel_extension.server.answers import Answer, Lifetime, StreamMessage
 from gipfel_extension.server.task_answers import ROUTE_ANSWERS
 
 
@@ -56,7 +56,7 @@ def test_each_answer_is_of_a_route_that_there_is():
 
 def test_an_answer_that_lacks_a_key_is_refused():
     with pytest.raises(ValidationError, match="idle"):
-        Leaving.model_validate({"now_ms": 0, "ends_ms": None, "notices_s": [], "extend_s": 0})
+        Lifetime.model_validate({"now_ms": 0, "ends_ms": None, "notices_s": [], "extend_s": 0})
 
 
 def test_what_the_stream_sends_is_of_its_types(server):

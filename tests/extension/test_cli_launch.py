@@ -11,10 +11,9 @@ from click.testing import CliRunner
 
 from gipfel_cluster.model import counted
 from gipfel_extension.cli.launch import launch
-from gipfel_extension.cli.launch_lines import printable, row
-from gipfel_extension.training.launches.log_end import last_lines
-from gipfel_extension.training.launches.logs import read_logs
-from gipfel_extension.training.launches.state import LaunchState, write_state
+from gipfel_extension.cli.launch_view import printable, row
+from gipfel_extension.training.launches.logs import last_lines, read_logs
+from gipfel_extension.training.record.state import LaunchState, write_state
 
 
 @pytest.fixture
@@ -46,9 +45,9 @@ def test_help_names_the_command_as_it_is_typed() -> None:
 def test_a_launch_loads_nothing_heavy_on_its_way_to_the_ranks() -> None:
     code = """
 import sys
-import gipfel_extension.cli.main, gipfel_extension.cli.launch_spec, gipfel_extension.cli.launch_view
+import gipfel_extension.cli.main, gipfel_extension.cli.launch, gipfel_extension.cli.launch_view
 import gipfel_extension.training.launch, gipfel_extension.training.launches.__main__
-import gipfel_cluster.scheduler.keeper, gipfel_cluster.job.runner, gipfel_cluster.steps.keeper
+import gipfel_cluster.scheduler.supervisor, gipfel_cluster.job.runner, gipfel_cluster.steps.supervisor
 heavy = "numpy pandas pyarrow plotly torch IPython zmq tornado papermill nbformat nbclient sqlalchemy"
 heavy += " jupyter_core jupyter_client jupyter_server jupyterlab jupyterhub ipywidgets prometheus_client"
 print(sorted(set(heavy.split()) & set(sys.modules)))

@@ -18,9 +18,9 @@ from typing import Any
 import psutil
 import pytest
 
-from gipfel_extension.telemetry.live import LiveReader
-from gipfel_extension.telemetry.metrics import read_metrics
+from gipfel_extension.telemetry.live.ticks import LiveReader
 from gipfel_extension.telemetry.store.segments import read_samples
+from gipfel_extension.telemetry.user_metrics import read_metrics
 from gipfel_widgets.run import node_name, run_at
 
 _LIMIT_S = 60
@@ -92,7 +92,7 @@ def recorder(pid: int) -> psutil.Process:
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         for child in psutil.Process(pid).children():
-            if "gipfel_extension.telemetry.recorder" in child.cmdline():
+            if "gipfel_extension.recorder" in child.cmdline():
                 return child
         time.sleep(0.02)
     raise AssertionError("no recorder")

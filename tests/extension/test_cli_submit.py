@@ -95,7 +95,7 @@ def test_an_interrupt_leaves_the_job_running_and_says_how_to_end_it(
         process.send_signal(signal.SIGINT)
         rest = process.stderr.read()
         assert process.wait(90) == 130
-    assert f"job {job_id} goes on" in rest
+    assert f"job {job_id} keeps running" in rest
     keeper = int(rest.partition("`kill ")[2].partition("`")[0])
     os.kill(keeper, 0)
     os.kill(keeper, signal.SIGTERM)

@@ -13,11 +13,9 @@ import pytest
 
 from gipfel_cluster.scheduler import SlurmPresence
 from gipfel_extension.doctor import cluster, containers, directories, gpus, network, operating, versions
-from gipfel_extension.doctor.examine import Probe, examine
-from gipfel_extension.doctor.finding import Examination, Finding, Subject
+from gipfel_extension.doctor.examine import Examination, Finding, Probe, Subject, examine, lines_of, summary
 from gipfel_extension.doctor.machine import Answer, Machine, run_here
 from gipfel_extension.doctor.probes import probes
-from gipfel_extension.doctor.text import lines_of, summary
 
 NO_COMMANDS = SlurmPresence(commands=False, problem="Slurm's commands are not on PATH.")
 NO_CONFIGURATION = SlurmPresence(commands=True, problem="Slurm is not configured.")

@@ -52,7 +52,7 @@ def test_a_rank_that_never_came_is_named_with_its_node_and_gpu(
     assert finding.message == (
         "rank 2 on nid1 GPU 6 never called nccl:all_reduce number 3 (train.py:42), for which 3 ranks wait."
     )
-    assert main(["launch", "flight", str(tmp_path), "--json"]) == 1
+    assert main(["flight-recorder", str(tmp_path), "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["findings"][0]["missing"][0]["rank"] == 2
 
 
@@ -94,7 +94,7 @@ def test_late_ranks_missing_dumps_and_a_healthy_run(
     report = report_of(tmp_path)
     assert not report.findings
     assert [(each.place.rank, round(each.behind_ms)) for each in report.stragglers] == [(1, 30)]
-    assert main(["launch", "flight", str(tmp_path)]) == 0
+    assert main(["flight-recorder", str(tmp_path)]) == 0
     assert "Nothing is wrong" in capsys.readouterr().out
     (tmp_path / "rank_2").unlink()
     (finding,) = report_of(tmp_path).findings

@@ -10,9 +10,7 @@ import pytest
 from jupyter_client.manager import KernelManager
 
 from gipfel_cluster.runtime.kernels import place_kernels
-from gipfel_extension.kernels.examine import examine
-from gipfel_extension.kernels.image_python import find_image_python, offer_image_kernel
-from gipfel_extension.kernels.rank_python import rank_kernel
+from gipfel_extension.kernels.examine import examine, find_image_python, offer_image_kernel, rank_kernel
 
 OLD = "#!/bin/sh\ncase \"$1\" in -c) echo 3.6;; *) echo 'SyntaxError' >&2; exit 1;; esac\n"
 

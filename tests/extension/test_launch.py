@@ -14,20 +14,25 @@ from pathlib import Path
 import pytest
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.scheduler.hostlist import expand_hostlist
-from gipfel_cluster.scheduler.processes import Process
+from gipfel_cluster.process.tree import Process
+from gipfel_cluster.scheduler.notation import expand_hostlist
+from gipfel_cluster.workloads.places import new_directory
 from gipfel_extension.training import rank_program
-from gipfel_extension.training.launchers import LAUNCHERS, Attempt, check_attempt, launcher_of
-from gipfel_extension.training.launches.claims import choose, granted_gpus, held, running_here
-from gipfel_extension.training.launches.folder import find_folder, known_folders, new_folder
+from gipfel_extension.training.launches.allocation import choose_gpus, granted_gpus, held_gpus, running_here
+from gipfel_extension.training.launches.folder import find_folder, known_folders
+from gipfel_extension.training.launches.launchers import LAUNCHERS, Attempt, check_attempt, launcher_of
 from gipfel_extension.training.launches.logs import read_logs
 from gipfel_extension.training.launches.progress import read_progress
-from gipfel_extension.training.launches.ranks import read_notes
 from gipfel_extension.training.launches.rendezvous import addresses_of
-from gipfel_extension.training.launches.state import LaunchState, first_failure, read_state, write_state
-from gipfel_extension.training.launches.words import parameter_value
+from gipfel_extension.training.record.spec import LaunchSpec, nodes_range, parameter_value
+from gipfel_extension.training.record.state import (
+    LaunchState,
+    first_failure,
+    read_notes,
+    read_state,
+    write_state,
+)
 from gipfel_extension.training.run_program import notebook_cells
-from gipfel_extension.training.spec import LaunchSpec, nodes_range
 
 #: As Slurm writes them on different sites.
 HOSTLISTS = [
@@ -134,7 +139,7 @@ def test_numbers_of_nodes_and_parameters_are_read_as_they_are_typed() -> None:
     assert nodes_range("3") == (3, None)
     assert nodes_range("1:4") == (4, 1)
     for text in ("", "a", "1:2:3", "-1", "1-2"):
-        with pytest.raises(ValueError, match="no number of nodes"):
+        with pytest.raises(ValueError, match="not a valid number of nodes"):
             nodes_range(text)
     typed = {
         "3": 3,
@@ -165,15 +170,15 @@ def test_gpus_that_another_launch_holds_are_not_given_twice(tmp_path: Path) -> N
     _state(launches / "5", gpus={"n1": (0, 1, 2, 3)}, job_id="8")
     gone = Process(pid=os.getpid(), start=1, boot="another")
     old = _state(launches / "3", gpus={"n1": (3,)}, supervisor=gone)
-    assert held(launches / "4", "7")["n1"] == {0, 1, 3}, "it may only be silent for a moment"
+    assert held_gpus(launches / "4", "7")["n1"] == {0, 1, 3}, "it may only be silent for a moment"
     silent = old.model_copy(update={"updated_ns": time.time_ns() - 10**12})
     (launches / "3" / "state.json").write_text(silent.model_dump_json())
-    taken = held(launches / "4", "7")
+    taken = held_gpus(launches / "4", "7")
     assert taken == {"n1": {0, 1}, "n2": {0, 1}}
-    assert choose(["n1", "n2"], 2, 4, taken) == {"n1": (2, 3), "n2": (2, 3)}
-    assert choose(["n1"], 2, 0, taken) == {}
+    assert choose_gpus(["n1", "n2"], 2, 4, taken) == {"n1": (2, 3), "n2": (2, 3)}
+    assert choose_gpus(["n1"], 2, 0, taken) == {}
     with pytest.raises(GipfelError, match="2 of the job's 4 are free"):
-        choose(["n1"], 3, 4, taken)
+        choose_gpus(["n1"], 3, 4, taken)
     assert granted_gpus({"CUDA_VISIBLE_DEVICES": "0,GPU-1"}) == 2
     assert granted_gpus({"CUDA_VISIBLE_DEVICES": ""}) == granted_gpus({}) == 0
     assert running_here({"GIPFEL_RUN": str(tmp_path)}) == ("launch", "launch")
@@ -184,7 +189,7 @@ def test_folders_are_numbered_and_found(tmp_path: Path) -> None:
     inside = {**environment, "GIPFEL_RUN": str(tmp_path / "alps-7")}
     for where in (tmp_path / "launches", tmp_path / "alps-7" / "launches"):
         for _ in range(2):
-            _state(new_folder(where))
+            _state(new_directory(where))
     assert [each.name for each in known_folders(environment)] == ["1", "2"]
     assert len(known_folders(environment, everywhere=True)) == 4
     assert find_folder("", inside) == tmp_path / "alps-7/launches/2"
@@ -281,7 +286,7 @@ class _Payload:
 def test_a_rendezvous_of_strangers_is_never_unpickled(key: str, tmp_path: Path) -> None:
     from torch.distributed import TCPStore  # noqa: PLC0415 - takes seconds
 
-    program = Path(sys.modules[LaunchSpec.__module__].__file__ or "").parent / "rank_program.py"
+    program = Path(rank_program.__file__)
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     forged = base64.b64encode(pickle.dumps(_Payload(tmp_path / "executed")))
     store.set("torch.rendezvous.gipfel", forged)
@@ -319,7 +324,7 @@ def test_the_launcher_loads_torch_without_collections_and_ranks_load_no_openssl(
 
 
 def test_programs_of_a_launch_run_with_the_standard_library_of_an_old_python() -> None:
-    folder = Path(sys.modules[LaunchSpec.__module__].__file__ or "").parent
+    folder = Path(rank_program.__file__).parent
     for name in ("rank_program.py", "run_program.py", "probe_program.py"):
         tree = ast.parse((folder / name).read_text(), feature_version=(3, 9))
         imported = {

@@ -7,10 +7,9 @@ import pytest
 
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.steps import StepSetting
-from gipfel_extension.training.launches import vetted
-from gipfel_extension.training.launches.plan import LaunchPlan
-from gipfel_extension.training.launches.vetted import vetted_nodes
-from gipfel_extension.training.spec import LaunchSpec
+from gipfel_extension.training.launches import allocation
+from gipfel_extension.training.launches.allocation import vetted_nodes
+from gipfel_extension.training.record.spec import LaunchPlan, LaunchSpec
 
 
 @pytest.mark.parametrize(
@@ -31,7 +30,7 @@ def test_excluded_nodes_are_not_used(exclude: str, left: tuple[str, ...]) -> Non
 
 @pytest.mark.parametrize(
     ("exclude", "told"),
-    [("n2", "leave the bad nodes out with --exclude"), ("", "leaving nodes out mends nothing")],
+    [("n2", "exclude the bad nodes with --exclude"), ("", "excluding nodes does not help")],
 )
 def test_only_nodes_that_are_at_fault_themselves_are_to_be_left_out(
     exclude: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -39,10 +38,10 @@ def test_only_nodes_that_are_at_fault_themselves_are_to_be_left_out(
     report = {"outcome": "0 of 2 nodes are vetted.", "exclude": exclude, "nodes": []}
 
     def run(_argv: list[str], _environment: object, folder: Path, _stopped: object) -> int:
-        (folder / vetted.REPORT).write_text(json.dumps(report))
+        (folder / allocation.VETTING_REPORT).write_text(json.dumps(report))
         return 1
 
-    monkeypatch.setattr(vetted, "_run", run)
+    monkeypatch.setattr(allocation, "_run", run)
     spec = LaunchSpec(target="train.py", nodes=2, vetting="quick")
     plan = LaunchPlan(
         spec=spec, folder=str(tmp_path), host_folder=str(tmp_path), target="/train.py", directory="/"

@@ -1,4 +1,4 @@
-"""GPUs that others hold: whom ``--free`` ends and whom never; real processes, named by a stand-in."""
+"""GPUs that others hold: whom ``--kill-holders`` ends and whom never; real processes, named by a stand-in."""
 
 import os
 import subprocess
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gipfel_extension.training.launch import Launch, Launched, launch
+from gipfel_extension.training.launch import DryRun, Launch, launch
 from gipfel_extension.training.preflight import Holder, end_holders
-from gipfel_extension.training.spec import LaunchSpec
+from gipfel_extension.training.record.spec import LaunchSpec
 
 _LIMIT_S = 120
 #: Names those of the numbers in a file that are processes still.
@@ -73,7 +73,7 @@ class Place:
         return process
 
     def gipfel(self, *words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "gipfel_extension.cli", "launch", *words]
+        command = [sys.executable, "-m", "gipfel_extension.cli", *words]
         return subprocess.run(
             command, env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=_LIMIT_S,
             check=False,
@@ -82,7 +82,7 @@ class Place:
     def holders(self) -> tuple[Holder, ...]:
         """Who holds GPUs, as a check says."""
         made = launch(_SPEC, self.environment, directory=self.folder, dry_run=True)
-        assert isinstance(made, Launched)
+        assert isinstance(made, DryRun)
         (gpus,) = [each for each in made.preflight if each.check == "gpus"]
         assert gpus.verdict == "fail"
         return gpus.holders
@@ -101,25 +101,28 @@ def test_a_kernel_is_named_then_ended_and_what_was_kept_back_goes_on(place: Plac
     kernel, bystander = place.kernel("/home/ada/big.ipynb"), place.start()
     place.held(kernel.pid)
     who = f"pid {kernel.pid} (the kernel of /home/ada/big.ipynb)"
-    refused = place.gipfel("--where", "here", "--launcher", "srun", "--", "train.py")
+    refused = place.gipfel("launch", "--where", "here", "--launcher", "srun", "--", "train.py")
     assert refused.returncode == 1
     last = refused.stderr.splitlines()[-1]
     assert who in last
-    assert "`--free`" in last
-    assert "`gipfel launch again 1`" in last
+    assert "`--kill-holders`" in last
+    assert "`gipfel rerun 1`" in last
     # A check ends nothing, whatever is asked.
-    looked = place.gipfel("--where", "here", "--launcher", "srun", "--dry-run", "--free", "--", "train.py")
+    looked = place.gipfel(
+        "launch", "--where", "here", "--launcher", "srun", "--dry-run", "--kill-holders", "--", "train.py"
+    )
     assert looked.returncode == 1
     assert kernel.poll() is None
 
-    done = place.gipfel("again", "1", "--free")
+    done = place.gipfel("rerun", "1", "--kill-holders")
     assert done.returncode == 0, done.stderr
     said = [line for line in done.stderr.splitlines() if who in line]
     assert len(said) == 1
     assert "ends" in said[0]
     assert kernel.wait(_LIMIT_S) == -15
     assert bystander.poll() is None
-    made = Launch.open(place.run / "launches" / done.stdout.strip())
+    assert done.stdout.strip().rpartition("/")[2] == "1", "what was held back continues under its ID"
+    made = Launch.open(place.run / "launches/1")
     assert made.wait(_LIMIT_S) == 0
     assert (made.folder / "rank-0.log").read_text().strip() == "TRAINED"
     # It had never run: it is not told that it resumes.
@@ -142,7 +145,7 @@ def test_only_processes_of_this_user_and_job_are_ended(place: Place) -> None:
         assert "another user" in found[foreign.pid].kept
     # The command is started by this process, which it leaves alone.
     place.held(os.getpid(), other_job.pid)
-    done = place.gipfel("--where", "here", "--launcher", "srun", "--free", "--", "train.py")
+    done = place.gipfel("launch", "--where", "here", "--launcher", "srun", "--kill-holders", "--", "train.py")
     assert done.returncode == 1
     assert "it has started this one" in done.stderr
     assert "Ends" not in done.stderr

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from gipfel_cluster.model import GipfelError
-from gipfel_extension.training.launch import Launch, Launched, launch
-from gipfel_extension.training.launches.interpreter import callers_python
-from gipfel_extension.training.spec import LaunchSpec
-from gipfel_extension.training.standpoint import ChosenRuntime, standpoint
+from gipfel_cluster.workloads.submission import ChosenRuntime, submission_context
+from gipfel_extension.training.launch import DryRun, Launch, launch
+from gipfel_extension.training.launches.target import callers_python
+from gipfel_extension.training.record.spec import LaunchSpec
 
 _PROGRAM = """
 import json, os, sys, time
@@ -108,10 +108,10 @@ def test_a_runtime_for_images_takes_no_rank_of_this_machine(tmp_path: Path) -> N
         "PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "GIPFEL_RUNTIME": prefix, "GIPFEL_SCHEDULER": "local",
     }  # fmt: skip
     made = launch(LaunchSpec(target="train.py"), environment, directory=tmp_path, dry_run=True)
-    assert isinstance(made, Launched)
+    assert isinstance(made, DryRun)
     (image,) = [each for each in made.preflight if each.check == "image"]
     assert image.verdict == "pass", image
-    job = standpoint(environment)
+    job = submission_context(environment)
     assert job.runtime("", "local") == ChosenRuntime(root=prefix, python=sys.executable)
     assert job.runtime("", "slurm") == ChosenRuntime(root=prefix, python=str(python))
 
@@ -134,7 +134,7 @@ def test_every_rank_of_a_notebook_runs_the_activated_environment(tmp_path: Path,
     steps.write_text(f". '{virtual}/bin/activate'\n")
     plain = {**environment, "PATH": "/usr/bin:/bin", "VIRTUAL_ENV": ""}
     by_steps = launch(spec.model_copy(update={"edf": "steps"}), plain, directory=tmp_path, dry_run=True)
-    assert isinstance(by_steps, Launched)
+    assert isinstance(by_steps, DryRun)
     refused = [str(each.message) for each in by_steps.preflight if each.verdict == "fail"]
     assert refused == [
         f"The ranks' Python {virtual}/bin/python3 can't be the kernel of rank 0: it has no ipykernel."

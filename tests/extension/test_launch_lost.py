@@ -12,24 +12,16 @@ from typing import Any
 import pytest
 
 from gipfel_cluster.model import GipfelError
+from gipfel_cluster.process.tree import Process
 from gipfel_cluster.scheduler import JobStatus, LocalScheduler, Scheduler
-from gipfel_cluster.scheduler.processes import Process
+from gipfel_cluster.workloads.directory import LOCK, hold_supervisor_lock, is_supervised, settled_in_queue
 from gipfel_extension.training.launch import Launch
-from gipfel_extension.training.launches.claims import held
-from gipfel_extension.training.launches.clock import requeue
-from gipfel_extension.training.launches.lifeline import (
-    LOCK,
-    settled_in_queue,
-    settled_state,
-    supervised,
-    supervising,
-)
-from gipfel_extension.training.launches.notebook import goes_on
-from gipfel_extension.training.launches.points import read_course
-from gipfel_extension.training.launches.progress import read_progress
-from gipfel_extension.training.launches.state import LaunchState, read_state, write_state
-from gipfel_extension.training.launches.vetted import excluded_nodes
-from gipfel_extension.training.spec import LaunchSpec
+from gipfel_extension.training.launches.allocation import excluded_nodes, held_gpus
+from gipfel_extension.training.launches.notebook import resumes
+from gipfel_extension.training.launches.progress import read_progress, read_training_curve
+from gipfel_extension.training.launches.supervisor import requeue
+from gipfel_extension.training.record.spec import LaunchSpec
+from gipfel_extension.training.record.state import LaunchState, read_state, settled_state, write_state
 from gipfel_extension.vetting.history.exclusions import Exclusion, Exclusions
 from gipfel_extension.vetting.history.store import History
 
@@ -37,8 +29,8 @@ _OLD_NS = 3600 * 10**9
 _HOLD = """
 import sys, time
 from pathlib import Path
-from gipfel_extension.training.launches.lifeline import supervising
-with supervising(Path(sys.argv[1])):
+from gipfel_cluster.workloads.directory import hold_supervisor_lock
+with hold_supervisor_lock(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(1000)
 """
@@ -56,7 +48,7 @@ def _folder(place: Path, **more: Any) -> tuple[Path, LaunchState]:
 def test_a_launch_whose_supervisor_is_killed_has_ended_and_its_gpus_are_free(tmp_path: Path) -> None:
     gone = Process(pid=os.getpid(), start=1, boot="another")
     folder, state = _folder(tmp_path / "launches/1", gpus={"n1": (0, 1)}, supervisor=gone)
-    assert supervised(folder) is None
+    assert is_supervised(folder) is None
     assert settled_state(folder) == state, "nobody ever held its lock: that says nothing"
     keeper = subprocess.Popen(
         [sys.executable, "-c", _HOLD, str(folder)], stdout=subprocess.PIPE, text=True, cwd="/"
@@ -66,11 +58,11 @@ def test_a_launch_whose_supervisor_is_killed_has_ended_and_its_gpus_are_free(tmp
         assert keeper.stdout.readline() == "held\n"
         assert settled_state(folder).phase == "running", "it lives, and only the disk may be full"
         assert not Launch(folder).silent
-        assert held(tmp_path / "launches/2", "7") == {"n1": {0, 1}}
+        assert held_gpus(tmp_path / "launches/2", "7") == {"n1": {0, 1}}
     finally:
         keeper.kill()
         keeper.communicate()
-    assert held(tmp_path / "launches/2", "7") == {}
+    assert held_gpus(tmp_path / "launches/2", "7") == {}
     told = read_state(folder)
     assert (told.phase, told.outcome, told.exit_status, told.gpus) == ("ended", "lost", 1, {})
     assert "was killed" in told.reason
@@ -79,15 +71,19 @@ def test_a_launch_whose_supervisor_is_killed_has_ended_and_its_gpus_are_free(tmp
 
 
 def test_a_launch_has_one_supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gipfel_extension.training.launches.lifeline._PATIENCE_S", 0.0)
-    with supervising(tmp_path), pytest.raises(GipfelError, match="supervised already"), supervising(tmp_path):
+    monkeypatch.setattr("gipfel_cluster.workloads.directory._PATIENCE_S", 0.0)
+    with (
+        hold_supervisor_lock(tmp_path),
+        pytest.raises(GipfelError, match="supervised already"),
+        hold_supervisor_lock(tmp_path),
+    ):
         pass
-    with supervising(tmp_path):
-        assert supervised(tmp_path)
-    assert supervised(tmp_path) is False
+    with hold_supervisor_lock(tmp_path):
+        assert is_supervised(tmp_path)
+    assert is_supervised(tmp_path) is False
     (tmp_path / LOCK).unlink()
     (tmp_path / LOCK).symlink_to("/etc/passwd")
-    assert supervised(tmp_path) is None
+    assert is_supervised(tmp_path) is None
 
 
 class _Queue(LocalScheduler):
@@ -109,9 +105,9 @@ def test_what_ended_before_it_began_does_not_wait_for_ever(tmp_path: Path) -> No
     assert settled("1", _Queue(waits)).phase == "queued"
     assert settled("2", _Queue(JobStatus(answer="unknown"))).phase == "queued"
     ended = settled("3", _Queue(JobStatus(answer="ended", state="FAILED")))
-    assert (ended.outcome, ended.reason) == ("lost", "Its job 7 ended before it began: no disk is left")
+    assert (ended.outcome, ended.reason) == ("lost", "Its job 7 ended before it started: no disk is left")
     assert read_state(tmp_path / "3").outcome == "lost"
-    assert settled("4", None).reason == "It never began: no disk is left"
+    assert settled("4", None).reason == "It never started: no disk is left"
     folder, _ = _folder(tmp_path / "5", phase="queued")
     fresh = write_state(folder, read_state(folder))
     assert settled_in_queue(folder, fresh, None).phase == "queued"
@@ -129,7 +125,7 @@ def test_two_launches_of_a_run_show_their_own_metrics(tmp_path: Path) -> None:
     state = LaunchState(phase="running", number=1, run=str(run), started_ns=2)
     steps = [read_progress(run / "launches" / name, state).step for name in ("1", "2", "3")]
     assert steps == [1, 50, 99]
-    assert read_course(run / "launches/2", state).losses == ((50, 9.0),)
+    assert read_training_curve(run / "launches/2", state).losses == ((50, 9.0),)
 
 
 @pytest.mark.parametrize(
@@ -143,11 +139,11 @@ def test_a_lonely_notebook_goes_on_where_it_was(
     notebook = tmp_path / "in.ipynb"
     notebook.write_text(json.dumps({"cells": [{"metadata": {"tags": tags}}, {}]}))
     environment = {"WORLD_SIZE": world, "GIPFEL_RESUME": again}
-    assert not goes_on(notebook, tmp_path, environment), "there is nothing to go on from"
+    assert not resumes(notebook, tmp_path, environment), "there is nothing to go on from"
     (tmp_path / "notebook.ipynb").write_text("{}")
-    assert goes_on(notebook, tmp_path, environment) is wanted
+    assert resumes(notebook, tmp_path, environment) is wanted
     notebook.write_text("[]")
-    assert not goes_on(notebook, tmp_path, environment)
+    assert not resumes(notebook, tmp_path, environment)
 
 
 def test_a_vetted_launch_leaves_out_what_was_found_bad_of_late(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gipfel_cluster.model import GipfelError
-from gipfel_extension.training.launch import Launched, launch
-from gipfel_extension.training.spec import LaunchSpec
+from gipfel_extension.training.launch import DryRun, launch
+from gipfel_extension.training.record.spec import LaunchSpec
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "spawner"))
 
@@ -48,7 +48,7 @@ def test_a_kernel_that_holds_a_gpu_is_named_by_its_notebook(tmp_path: Path, mode
     finally:
         kernel.kill()
         kernel.wait()
-    assert isinstance(made, Launched)
+    assert isinstance(made, DryRun)
     (gpus,) = [each for each in made.preflight if each.check == "gpus"]
     assert gpus.verdict == verdict
     assert f"pid {kernel.pid} (the kernel of /home/ada/big.ipynb)" in gpus.message
@@ -60,7 +60,7 @@ def test_slurms_commands_without_a_cluster_leave_the_launch_to_this_machine(tmp_
     unconfigured_slurm(tmp_path / "bin")
     environment = {**_environment(tmp_path), "GIPFEL_RUN": "", "GIPFEL_SCHEDULER": ""}
     made = launch(LaunchSpec(target="train.py"), environment, directory=tmp_path, dry_run=True)
-    assert isinstance(made, Launched)
+    assert isinstance(made, DryRun)
     (found,) = [each for each in made.preflight if each.check == "scheduler"]
     assert found.verdict == "warn"
     assert found.message.endswith("This machine is used.")

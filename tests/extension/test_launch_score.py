@@ -13,12 +13,10 @@ from gipfel_extension.cli.launch import launch
 from gipfel_extension.telemetry.ranks import RankPlace, ranks_file, ranks_text
 from gipfel_extension.telemetry.store.segments import Provenance, SegmentWriter
 from gipfel_extension.training.launch import Launch
-from gipfel_extension.training.launches.earlier import launch_since
-from gipfel_extension.training.launches.plan import LaunchPlan
-from gipfel_extension.training.launches.scored import launch_score
-from gipfel_extension.training.launches.state import LaunchState
-from gipfel_extension.training.spec import LaunchSpec
-from gipfel_widgets.launching.follow import FollowedLaunch
+from gipfel_extension.training.launches.score import launch_score, launch_since
+from gipfel_extension.training.record.spec import LaunchPlan, LaunchSpec
+from gipfel_extension.training.record.state import LaunchState
+from gipfel_widgets.launch_static import FollowedLaunch
 
 _LENGTH = 20
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from gipfel_cluster.model import GipfelError
-from gipfel_extension.training.launch import Launched, launch
-from gipfel_extension.training.launchers import Attempt, launcher_of
+from gipfel_cluster.workloads.submission import submission_context
+from gipfel_extension.training.launch import DryRun, launch
 from gipfel_extension.training.launches.folder import launches_folder
+from gipfel_extension.training.launches.launchers import Attempt, launcher_of
 from gipfel_extension.training.launches.planning import plan_launch, shown_command, started_command
-from gipfel_extension.training.spec import LaunchSpec
-from gipfel_extension.training.standpoint import standpoint
+from gipfel_extension.training.record.spec import LaunchSpec
 
 _CELL = {
     "cell_type": "code",
@@ -38,10 +38,10 @@ def _notebook(path: Path, *, kernel: str = "", language: str = "python") -> Path
     return path
 
 
-def _dry(folder: Path, spec: dict[str, Any], **more: str) -> Launched:
+def _dry(folder: Path, spec: dict[str, Any], **more: str) -> DryRun:
     given = LaunchSpec.model_validate({"launcher": "srun", **spec})
     made = launch(given, _environment(folder, **more), directory=folder, dry_run=True)
-    assert isinstance(made, Launched)
+    assert isinstance(made, DryRun)
     return made
 
 
@@ -196,7 +196,7 @@ def test_a_launch_that_has_begun_shows_what_was_executed(tmp_path: Path) -> None
     folder = tmp_path / "launch"
     folder.mkdir()
     spec = LaunchSpec(target="train.py", gpus_per_node=2)
-    plan = plan_launch(spec, folder, standpoint(environment), environment, tmp_path)
+    plan = plan_launch(spec, folder, submission_context(environment), environment, tmp_path)
     assert "--rdzv-endpoint=127.0.0.1:PORT" in shown_command(plan)
     assert not started_command(plan, folder)
     attempt = Attempt(nodes=("n7",), addresses=("127.0.0.1",), port=21234, ranks_per_node=2)

@@ -13,18 +13,19 @@ from gipfel_cluster.job import JOB_VARIABLE, JobSpec
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runtime import Runtime
 from gipfel_cluster.runtime.model import Description
-from gipfel_extension.training.dry_run import dry_run_document, dry_run_lines
-from gipfel_extension.training.notebook_file import read_notebook
-from gipfel_extension.training.notebook_job import (
+from gipfel_cluster.workloads.submission import ContainerContext
+from gipfel_extension.training.batch.job import (
     NotebookJob,
     NotebookOptions,
+    dry_run_document,
+    dry_run_lines,
     plan_notebook_job,
     scheduler_of,
 )
 from gipfel_extension.training.papermill.__main__ import task_of
+from gipfel_extension.training.papermill.notebook_file import read_notebook
 from gipfel_extension.training.papermill.parameters import known_parameters
-from gipfel_extension.training.papermill.yaml_text import from_yaml
-from gipfel_extension.training.standpoint import InContainer
+from gipfel_extension.training.papermill.values import from_yaml
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "spawner"))
@@ -243,7 +244,7 @@ def test_a_misspelt_parameter_is_refused_and_another_unknown_one_is_told_of(home
         ("nowhere/out.ipynb", "does not exist"),
         ("out.txt", "must end in"),
         ("50%.ipynb", "holds a '%'"),
-        ("folder.ipynb", "in the way"),
+        ("folder.ipynb", "is not a file that you can write"),
     ],
 )
 def test_an_output_that_cant_be_written_is_refused(home: Path, output: str, words: str) -> None:
@@ -257,11 +258,11 @@ def test_an_output_that_cant_be_written_is_refused(home: Path, output: str, word
     ("options", "words"),
     [
         ({"nodes": 2}, "is one node, 2 were asked for"),
-        ({"parameters": [("seconds", "soon")]}, "wants 'seconds' as float, 'soon' is no such value"),
-        ({"parameters_yaml": ["seconds: [1"]}, "is no YAML"),
+        ({"parameters": [("seconds", "soon")]}, "wants 'seconds' as float, 'soon' is not a valid value"),
+        ({"parameters_yaml": ["seconds: [1"]}, "is not valid YAML"),
         ({"parameters_yaml": ["- 1"]}, "does not map names to values"),
         ({"parameters_file": ["nowhere.yaml"]}, "can't be read"),
-        ({"grid": ["seconds"]}, "is no axis"),
+        ({"grid": ["seconds"]}, "is not a valid axis"),
         ({"grid": ["seconds=1,1"]}, "the same value twice"),
         ({"grid": ["seconds=1,soon"]}, "as float"),
         ({"grid": ["secnds=1,2"]}, "Did you mean 'seconds'"),
@@ -329,7 +330,7 @@ def test_a_path_that_the_host_has_elsewhere_is_the_hosts(home: Path) -> None:
     (home / "data").mkdir()
     spot = write_notebook(home / "data" / "in.ipynb")
 
-    class Elsewhere(InContainer):
+    class Elsewhere(ContainerContext):
         """A container that mounts ``data`` under another name."""
 
         def on_host(self, path: Path) -> Path:
@@ -366,7 +367,7 @@ def test_parameters_are_typed_as_papermill_does_and_as_their_annotation_wants(ho
 def test_a_grid_is_an_array_with_an_output_for_each_point(home: Path, tmp_path: Path) -> None:
     write_notebook(home / "in.ipynb")
     grid = ["seconds=1e-3,2", "text=a/b,c"]
-    job = _plan(home, {"output": "o-{text}-{seconds}.ipynb", "grid": grid, "at_once": 3})
+    job = _plan(home, {"output": "o-{text}-{seconds}.ipynb", "grid": grid, "max_parallel": 3})
     tasks = list(job.tasks("7"))
     assert [task.output.name for task in tasks] == [
         "o-a_b-0.001.ipynb", "o-c-0.001.ipynb", "o-a_b-2.ipynb", "o-c-2.ipynb",
@@ -401,7 +402,7 @@ def test_a_grid_is_an_array_with_an_output_for_each_point(home: Path, tmp_path: 
 
 def test_a_dry_run_shows_all_of_it_and_no_variables_value(home: Path) -> None:
     write_notebook(home / "in.ipynb")
-    options = {"scheduler": "slurm", "nodes": 2, "grid": ["seconds=0..2"], "at_once": 2, "time": "5"}
+    options = {"scheduler": "slurm", "nodes": 2, "grid": ["seconds=0..2"], "max_parallel": 2, "time": "5"}
     job = _plan(home, {**options, "parameters": [("text", "$(id)")]}, SECRET="hidden-value")
     lines = dry_run_lines(job)
     submit = lines[0].split()

@@ -15,8 +15,8 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from gipfel_cluster.model import GipfelError
-from gipfel_extension.training.notebook_job import NotebookOptions, plan_notebook_job
-from gipfel_extension.training.papermill.claim import claimed
+from gipfel_extension.training.batch.job import NotebookOptions, plan_notebook_job
+from gipfel_extension.training.papermill.output import claim_output
 from gipfel_extension.training.papermill.progress import progress_file, read_progress
 from gipfel_extension.training.papermill.run import run_notebook
 
@@ -112,7 +112,7 @@ def test_a_second_run_into_the_same_output_is_refused(tmp_path: Path) -> None:
         process.wait(60)
     (tmp_path / ".out.ipynb.a1b2c3d4").write_text("half a save")
     (tmp_path / ".out.ipynb.checkpoint-of-mine").write_text("not ours")
-    with claimed(tmp_path / "out.ipynb"):
+    with claim_output(tmp_path / "out.ipynb"):
         assert (tmp_path / ".out.ipynb.lock").exists()
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == [
@@ -189,7 +189,7 @@ def test_a_cell_that_ends_the_run_itself_loses_no_finished_cell(tmp_path: Path) 
         ({"parameters_yaml": ("b: &x [*x]",)}, "it holds itself"),
         ({"parameters_yaml": ("b: 0x" + "f" * 9000,)}, "a number that is too long"),
         ({"grid": ("b=[0x" + "f" * 9000 + "]",)}, "a number that is too long"),
-        ({"parameters_yaml": ("b: !!python/object/apply:os.system ['id']",)}, "is no YAML"),
+        ({"parameters_yaml": ("b: !!python/object/apply:os.system ['id']",)}, "is not valid YAML"),
         ({"parameters_file": ("/dev/zero",)}, "is a device"),
         ({"parameters_file": ("large.yaml",)}, "longer than 1 MiB"),
         ({"parameters_file": (".",)}, "Is a directory"),
@@ -199,7 +199,7 @@ def test_a_cell_that_ends_the_run_itself_loses_no_finished_cell(tmp_path: Path) 
         ({"parameters": (("c = 1; d", "1"),)}, "can't be the name of a parameter"),
         ({"parameters": (("import", "1"),)}, "can't be the name of a parameter"),
         ({"parameters": (("a", "1\nb = 2"),)}, "wants 'a' as int"),
-        ({"output": Path("out-\udcff.ipynb")}, "is no UTF-8 text"),
+        ({"output": Path("out-\udcff.ipynb")}, "is not UTF-8 text"),
     ],
 )
 def test_parameters_that_cant_be_used_are_refused_before_they_cost_anything(

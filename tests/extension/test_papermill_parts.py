@@ -15,16 +15,14 @@ from papermill.cli import _resolve_type
 
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler import JobStatus
-from gipfel_extension.training.job_table import TaskView, sentence, table
-from gipfel_extension.training.notebook_job import NotebookTask
-from gipfel_extension.training.papermill.annotations import is_of_type, wants_text
-from gipfel_extension.training.papermill.document import Document
-from gipfel_extension.training.papermill.kernels import see_kernel
+from gipfel_extension.training.batch.job import NotebookTask
+from gipfel_extension.training.batch.submitted import TaskView, status_line, status_table
+from gipfel_extension.training.papermill.notebook_file import find_kernel
+from gipfel_extension.training.papermill.output import Document, Saver
 from gipfel_extension.training.papermill.parameters import Parameter, check_names, guess, is_misspelt
 from gipfel_extension.training.papermill.progress import Progress
 from gipfel_extension.training.papermill.resume import plan_resume
-from gipfel_extension.training.papermill.saver import Saver
-from gipfel_extension.training.papermill.yaml_text import from_yaml, to_yaml
+from gipfel_extension.training.papermill.values import from_yaml, is_of_type, to_yaml, wants_text
 
 _TEXT = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=40)
 _VALUES = st.recursive(
@@ -161,9 +159,9 @@ def test_a_name_like_another_that_is_given_too_is_no_slip() -> None:
 
 
 def test_a_language_stands_for_its_own_kernel_as_with_papermill() -> None:
-    see_kernel("python")
+    find_kernel("python")
     with pytest.raises(GipfelError, match="no kernel 'julia'"):
-        see_kernel("julia")
+        find_kernel("julia")
 
 
 def test_values_are_guessed_as_papermill_does() -> None:
@@ -245,11 +243,11 @@ def test_the_table_is_eighty_columns_and_failed_runs_come_first() -> None:
                 exit_status=1 if number == 39 else None,
             )
         )
-    lines = table("7", views, now=now)
+    lines = status_table("7", views, now=now)
     assert max(map(len, lines)) <= 80
     assert lines[0].endswith("1 FAILED, 36 PENDING, 3 RUNNING")
     assert any(line.startswith("39") for line in lines)
     assert "1:00:05" in lines[2]
     assert lines[-1] == "and 24 more"
-    assert sentence(views[39]) == "job 7_39 ended: FAILED, exit status 1, 4 of 9 cells"
+    assert status_line(views[39]) == "job 7_39 ended: FAILED, exit status 1, 4 of 9 cells"
     assert json.loads(views[0].model_dump_json())["progress"]["done"] == 4

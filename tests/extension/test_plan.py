@@ -8,10 +8,9 @@ import pytest
 
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.cli.main import main
-from gipfel_extension.training.plan import Transformer, plan
-from gipfel_extension.training.plan.layout import Layout, Workload
-from gipfel_extension.training.plan.machine import machine_of
-from gipfel_extension.training.plan.planner import layouts, step_of
+from gipfel_extension.training.layout_plan import Transformer, plan
+from gipfel_extension.training.layout_plan.layout import Layout, StepWork, machine_of
+from gipfel_extension.training.layout_plan.planner import layouts, step_of
 
 #: How far the estimate may be from torch's tracker: temporaries are not in the formulas.
 TOLERANCE = 0.10
@@ -114,7 +113,7 @@ def test_the_memory_is_that_of_torchs_tracker(
     assert done.returncode == 0, done.stderr[-2000:]
     peak, parameters = map(json.loads, done.stdout.splitlines()[-2:])
     batch = micro * replicas
-    work = Workload(model=model, sequence=sequence, batch=batch, micro=micro, precision="fp32")
+    work = StepWork(model=model, sequence=sequence, batch=batch, micro=micro, precision="fp32")
     memory = Layout(dp=replicas, zero=3 if replicas > 1 else 0).memory(work)
     assert parameters == model.parameters
     assert memory.total == pytest.approx(peak["Total"], rel=TOLERANCE)
@@ -127,7 +126,7 @@ def test_every_layout_uses_all_gpus_and_holds_less_the_more_is_sharded() -> None
     # LLaMA's own count, arXiv:2302.13971, table 2.
     assert model.parameters == pytest.approx(6.74e9, rel=0.001)
     machine = machine_of("GH200")
-    work = Workload(model=model, sequence=4096, batch=128)
+    work = StepWork(model=model, sequence=4096, batch=128)
     found = list(layouts(16, work, machine))
     assert {each.gpus for each in found} == {16}
     assert all(each.tp <= machine.gpus_per_node for each in found)

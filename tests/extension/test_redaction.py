@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from gipfel_extension.redaction import HIDDEN, is_secret, shown_command_line, shown_record
 from gipfel_extension.saturation.report import record_lines
-from gipfel_extension.training.spec import LaunchSpec
+from gipfel_extension.telemetry.redaction import HIDDEN, is_secret, shown_command_line, shown_record
+from gipfel_extension.training.record.spec import LaunchSpec
 
 _S = "s3cr3t"
 

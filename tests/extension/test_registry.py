@@ -12,11 +12,10 @@ from sqlalchemy import text
 
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.registry import queries
-from gipfel_extension.registry.database import open_database
-from gipfel_extension.registry.grid import grid
+from gipfel_extension.registry.pages import grid
 from gipfel_extension.registry.records import Refused, Sender
-from gipfel_extension.registry.schema import Base
-from gipfel_extension.vetting.history.share import SharedReport
+from gipfel_extension.registry.schema import Base, open_database
+from gipfel_extension.vetting.history.site_registry import SharedReport
 from gipfel_extension.vetting.model import Verdict
 
 sys.path.insert(0, str(Path(__file__).parent))

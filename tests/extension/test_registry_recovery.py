@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from gipfel_cluster.model import GipfelError
+from gipfel_extension.registry.cases import open_cases, steps, waiting_steps
 from gipfel_extension.registry.records import Refused, Sender
-from gipfel_extension.registry.recovery.backlog import Backlog
-from gipfel_extension.registry.recovery.cases import open_cases, steps, waiting_steps
+from gipfel_extension.registry.recovery import Backlog
 
 sys.path.insert(0, str(Path(__file__).parent))
 

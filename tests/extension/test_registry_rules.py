@@ -11,13 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gipfel_cluster.model import GipfelError
-from gipfel_extension.registry.recovery.limits import drain_refusal, resume_refusal
-from gipfel_extension.registry.recovery.nodes import NodeState, SlurmNodes, read_states
-from gipfel_extension.registry.rules.evaluate import CaseSoFar, Proposal, Statement, next_step, written
-from gipfel_extension.registry.rules.load import SHIPPED, load_rules
-from gipfel_extension.registry.rules.model import Action, Rule
+from gipfel_extension.registry.nodes import NodeState, SlurmNodes, drain_refusal, read_states, resume_refusal
+from gipfel_extension.registry.rules import (
+    SHIPPED,
+    Action,
+    CaseSoFar,
+    Proposal,
+    Rule,
+    Statement,
+    load_rules,
+    next_step,
+    written,
+)
 from gipfel_extension.registry.settings import DrainSettings, read_settings
-from gipfel_extension.vetting.checks.registry import check_types
+from gipfel_extension.vetting.check import check_types
 from gipfel_extension.vetting.model import Severity, Verdict
 
 NOW = time.time_ns()

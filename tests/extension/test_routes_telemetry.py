@@ -66,8 +66,8 @@ def test_a_recorded_segment_is_replayed_from_the_users_folders_only(server, sour
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ({"source": "nvml"}, "no simulated source"),
-        ({"source": "synthetic:"}, "no simulated source"),
+        ({"source": "nvml"}, "not a simulated source"),
+        ({"source": "synthetic:"}, "not a simulated source"),
         ({"source": "synthetic:nonsense"}, "nonsense"),
         ({"source": "replay:missing.arrows"}, "no file"),
         ({"source": "replay:~nobody-of-that-name/x"}, "can't be a file"),

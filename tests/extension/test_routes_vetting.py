@@ -23,8 +23,8 @@ def test_a_run_is_started_followed_and_named_and_hostile_requests_are_not(start_
         return status, answer
 
     wrong: tuple[tuple[dict[str, Any], str], ...] = (
-        ({"kind": "shipped", "file": "../quick"}, "no such protocol"),
-        ({"kind": "beside", "file": "/etc/passwd"}, "no such protocol"),
+        ({"kind": "shipped", "file": "../quick"}, "no longer exists"),
+        ({"kind": "beside", "file": "/etc/passwd"}, "no longer exists"),
         ({"kind": "beside", "file": "a.yaml", "directory": "../.."}, "not below"),
         ({"kind": "beside", "file": "a.yaml", "directory": "nowhere"}, "There is no folder"),
         ({"kind": "beside", "file": "a.yaml", "directory": "a" * 4000}, "can't be a folder"),
@@ -58,7 +58,7 @@ def test_a_run_is_started_followed_and_named_and_hostile_requests_are_not(start_
     for asked, said in (
         (saved, "is there already"),
         ({**saved, "name": "../strict"}, "can't name"),
-        ({**saved, "name": "x", "text": "not: one"}, "is no key of a protocol"),
+        ({**saved, "name": "x", "text": "not: one"}, "is not a key of a protocol"),
         ({**saved, "name": "x", "text": "a" * 300_000}, "not valid"),
         ({**saved, "directory": "\0"}, "not valid"),
     ):
@@ -70,7 +70,7 @@ def test_a_run_is_started_followed_and_named_and_hostile_requests_are_not(start_
     _, listed = server.call("gipfel/vetting/protocols?directory=sub")
     beside = {each["file"]: each["problem"] for each in listed["protocols"] if each["kind"] == "beside"}
     assert sorted(beside) == ["broken.yaml", "strict.yaml"]
-    assert "no list of checks" in beside["broken.yaml"]
+    assert "not a list of checks" in beside["broken.yaml"]
     assert {"quick", "cpu"} <= {each["name"] for each in listed["protocols"] if each["kind"] == "shipped"}
     _, read = server.call("gipfel/vetting/protocols?directory=sub&kind=beside&file=strict.yaml")
     assert (read["text"], read["valid"]) == (_STRICT, True)
@@ -96,7 +96,7 @@ def test_a_run_is_started_followed_and_named_and_hostile_requests_are_not(start_
 
     # A protocol that can't be used, and a run that is stopped.
     assert start(kind="beside", file="broken.yaml", directory="sub")[0] == 201
-    assert "no list of checks" in server.wait(lambda: ended("error"), 120)["problem"]
+    assert "not a list of checks" in server.wait(lambda: ended("error"), 120)["problem"]
     assert start(kind="shipped", file="cpu")[0] == 201
     server.wait(lambda: ended("running"), 120)
     assert server.call("gipfel/vetting", "DELETE")[0] == 200

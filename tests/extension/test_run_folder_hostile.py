@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 
 from gipfel_extension.telemetry.files import open_log, open_regular, read_json, read_regular, read_tail
-from gipfel_extension.telemetry.metrics import MetricsReader
+from gipfel_extension.telemetry.user_metrics import MetricsReader
 from gipfel_extension.training.flight_recorder import read_dump, report_of
-from gipfel_extension.training.launches.state import LaunchState, write_state
-from gipfel_extension.vetting.report_file import ReportFile
+from gipfel_extension.training.record.state import LaunchState, write_state
+from gipfel_extension.vetting.external_run import ReportFile
 
 _OF_A_LAUNCH = (
     "state.json", "spec.json", "plan.json", "command.txt", "preflight.json", "times.jsonl", "rank-0.log",
     "metrics.jsonl", "ranks/0.json", "errors/0-0-0.json", "vetting.json", "flight_recorder/rank_0",
 )  # fmt: skip
 _OF_A_RUN = (
-    "record.json", "vetting.json", "vetting.log", "metrics.jsonl", "live-n.json", "left_out_nodes.txt",
+    "record.json", "vetting.json", "vetting.log", "metrics.jsonl", "live-n.json", "excluded_nodes.txt",
     "telemetry/n-1-0.arrows", "telemetry/n-2-0.closed.arrows", "telemetry/n-3-0.closed.parquet",
     "telemetry/n-1-0.10s.summary", "telemetry/n.events.jsonl", "telemetry/n.ranks.json",
 )  # fmt: skip
@@ -32,18 +32,18 @@ _SPARSE_BYTES = 20 << 30
 _LOOK = """
 import asyncio, json, os, resource, sys, time
 from pathlib import Path
-from gipfel_cluster.job.left_out import left_out
-from gipfel_cluster.live_folder import live_sockets
+from gipfel_cluster.scheduler.excluded_nodes import excluded_nodes
+from gipfel_cluster.runs import live_sockets
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.saturation import score_table
-from gipfel_extension.server.history import Stretch
+from gipfel_extension.server.history import TimeRange
 from gipfel_extension.server.launches import flight_of, list_launches, log_page
 from gipfel_extension.server.runs import list_runs
 from gipfel_extension.server.vetting import ServerVetting
 from gipfel_extension.server.views import View
 from gipfel_extension.telemetry.store.compaction import compact
 from gipfel_extension.training.launch import Launch
-from gipfel_extension.training.papermill.about_run import about_run
+from gipfel_extension.training.papermill.engine import about_run
 import pyarrow.json, pyarrow.parquet
 run = Path(sys.argv[1])
 environment = {"GIPFEL_RUNS": str(run.parent), "GIPFEL_RUN": str(run)}
@@ -59,7 +59,7 @@ for each in (run / "launches").iterdir():
         except GipfelError as error:
             assert "\\n" not in str(error)
 runs = list_runs(environment, "")
-stretch = Stretch(run)
+stretch = TimeRange(run)
 answer = stretch.answer(View())
 document = stretch.document()
 vetting = asyncio.run(ServerVetting(environment).view(run, known="", rows=40))
@@ -67,7 +67,7 @@ about_run(run)
 compact(run / "telemetry")
 live_sockets(run, "n")
 try:
-    left_out(str(run))
+    excluded_nodes(str(run))
 except GipfelError:
     pass
 after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -196,7 +196,8 @@ def test_metrics_that_are_nested_deeply_are_damaged_lines(tmp_path: Path) -> Non
     deep = b'{"time_ns":1,"monotonic_ns":1,"node":"n","rank":0,"values":' + b'{"a":' * 20_000
     path.write_bytes(_metric(1) * 3000 + deep + b"1" + b"}" * 20_001 + b"\n" + _metric(2))
     program = (
-        "import sys; from pathlib import Path; from gipfel_extension.telemetry.metrics import read_metrics\n"
+        "import sys; from pathlib import Path\n"
+        "from gipfel_extension.telemetry.user_metrics import read_metrics\n"
         "print(len(read_metrics(Path(sys.argv[1])).series[0].values))"
     )
     # In a process of its own: what it did before ended it.
@@ -209,9 +210,9 @@ def test_a_report_that_is_damaged_is_read_once(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "vetting.json").write_text('{"schema_version": 7}')
     file = ReportFile(tmp_path)
     for _ in range(2):
-        with pytest.raises(Exception, match="no vetting report"):
+        with pytest.raises(Exception, match="not a vetting report"):
             file.look()
-        monkeypatch.setattr("gipfel_extension.vetting.report_file.read_report", None)
+        monkeypatch.setattr("gipfel_extension.vetting.external_run.read_report", None)
 
 
 def _shared(depth: int) -> Any:

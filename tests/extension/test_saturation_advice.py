@@ -9,7 +9,7 @@ import pytest
 
 from gipfel_extension.saturation import Workload, advise, score_table
 from gipfel_extension.saturation.advice import RULES, Advice
-from gipfel_extension.saturation.checkpoint_interval import daly, writes_of, young
+from gipfel_extension.saturation.advice.checkpoint import daly, writes_of, young
 from gipfel_extension.saturation.settings import Thresholds
 from gipfel_extension.telemetry.sample import Device, SampleTable
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gipfel_extension.saturation import score_table
-from gipfel_extension.saturation.agi import agi
+from gipfel_extension.saturation.score import agi
 
 sys.path.insert(0, str(Path(__file__).parent))
 

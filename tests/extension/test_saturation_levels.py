@@ -9,7 +9,7 @@ import pytest
 from gipfel_extension.saturation import Weights, ceilings_of
 from gipfel_extension.saturation.ceilings import LINKS, TABLE, slice_of
 from gipfel_extension.saturation.levels import fractions, levels_of
-from gipfel_extension.saturation.staircase import staircase_of
+from gipfel_extension.saturation.loss_breakdown import staircase_of
 from gipfel_extension.telemetry.sources.gpm import GPM_METRICS
 
 sys.path.insert(0, str(Path(__file__).parent))

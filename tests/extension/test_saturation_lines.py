@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gipfel_extension.saturation import advise, score_table
-from gipfel_extension.saturation.lines import text_of
+from gipfel_extension.saturation.report.lines import text_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -10,9 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gipfel_extension.saturation import Settings, Weights, advise, document_of, score_table
-from gipfel_extension.saturation.lines import WIDTH, text_of
+from gipfel_extension.saturation.report.lines import WIDTH, text_of
 from gipfel_extension.saturation.result import whole_points
-from gipfel_extension.telemetry.sample import GPU_METRICS, HOST_METRICS, SCORE_PARTS, SampleTable
+from gipfel_extension.telemetry.metric_table import GPU_METRICS, HOST_METRICS, SCORE_PARTS
+from gipfel_extension.telemetry.sample import SampleTable
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from gipfel_extension.server.activity import Idleness, ProgramWatch, Signs, busy_with, gpu_share
+from gipfel_extension.server.activity import Idleness, Indicators, ProgramWatch, busy_with, gpu_share
 from gipfel_extension.server.answers import GpuActivity
 from gipfel_extension.server.current_activity import current_activity
 from gipfel_extension.telemetry.sample import Device, SampleTable
@@ -33,15 +33,15 @@ def table(**devices: dict[str, list[float]]) -> SampleTable:
 @pytest.mark.parametrize(
     ("signs", "words"),
     [
-        (Signs(), ()),
-        (Signs(busy_kernels=1), ("1 busy kernel",)),
-        (Signs(busy_kernels=3), ("3 busy kernels",)),
-        (Signs(gpu_share=0.04), ()),
-        (Signs(gpu_share=0.05), ("GPU 5%",)),
-        (Signs(gpu_share=math.nan), ("GPUs that nothing is heard of",)),
-        (Signs(steps=("srun", "srun", "mpirun")), ("a step (mpirun)", "a step (srun)")),
-        (Signs(cores=0.4), ()),
-        (Signs(cores=7.25), ("7.2 CPU cores",)),
+        (Indicators(), ()),
+        (Indicators(busy_kernels=1), ("1 busy kernel",)),
+        (Indicators(busy_kernels=3), ("3 busy kernels",)),
+        (Indicators(gpu_share=0.04), ()),
+        (Indicators(gpu_share=0.05), ("GPU 5%",)),
+        (Indicators(gpu_share=math.nan), ("GPUs that nothing is heard of",)),
+        (Indicators(steps=("srun", "srun", "mpirun")), ("a step (mpirun)", "a step (srun)")),
+        (Indicators(cores=0.4), ()),
+        (Indicators(cores=7.25), ("7.2 CPU cores",)),
     ],
 )
 def test_each_kind_of_work_is_named(signs, words):
@@ -50,16 +50,16 @@ def test_each_kind_of_work_is_named(signs, words):
 
 def test_idleness_begins_with_the_last_use_and_ends_with_the_next():
     idleness = Idleness(100.0)
-    idleness.look(Signs(last_used=90), 160)
+    idleness.update(Indicators(last_used=90), 160)
     assert idleness.since == 100
-    idleness.look(Signs(last_used=170), 200)
+    idleness.update(Indicators(last_used=170), 200)
     assert idleness.since == 170
-    idleness.look(Signs(last_used=170, gpu_share=0.9), 260)
+    idleness.update(Indicators(last_used=170, gpu_share=0.9), 260)
     assert (idleness.since, idleness.busy_with) == (260, ("GPU 90%",))
-    idleness.look(Signs(last_used=170), 300)
+    idleness.update(Indicators(last_used=170), 300)
     assert (idleness.since, idleness.busy_with) == (260, ())
     idleness.touch(310)
-    idleness.look(Signs(last_used=999), 320)
+    idleness.update(Indicators(last_used=999), 320)
     assert idleness.since == 320
 
 
@@ -95,9 +95,9 @@ def test_a_programs_name_and_its_cores_are_seen():
     step = subprocess.Popen(["bash", "-c", f"exec -a srun {sys.executable} -c 'input()'"], stdin=-1)
     try:
         watch = ProgramWatch(os.getpid())
-        watch.look(time.monotonic())
+        watch.read(time.monotonic())
         time.sleep(1.5)
-        steps, cores = watch.look(time.monotonic())
+        steps, cores = watch.read(time.monotonic())
         assert steps == ("srun",)
         assert cores > 0.2
     finally:
@@ -111,7 +111,7 @@ def test_a_script_of_an_interpreter_has_its_own_name(tmp_path):
     for command in ([str(tmp_path / "torchrun")], ["-u", str(tmp_path / "torchrun")]):
         step = subprocess.Popen([sys.executable, *command], stdin=-1)
         try:
-            assert ProgramWatch(os.getpid()).look(0.0)[0] == ("torchrun",)
+            assert ProgramWatch(os.getpid()).read(0.0)[0] == ("torchrun",)
         finally:
             step.kill()
             step.communicate()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gipfel_extension.server.asked_gpus import missing_gpus
+from gipfel_extension.server.runs import missing_gpus
 from gipfel_extension.telemetry.sample import Device
 
 HOST = Device("host:vm", "host", "vm", None, node="vm")

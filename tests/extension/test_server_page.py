@@ -8,13 +8,11 @@ import pytest
 from pydantic import ValidationError
 
 from gipfel_extension.server.analysis import Analysed
-from gipfel_extension.server.job_means import JobMeans
-from gipfel_extension.server.live_view import LiveView
-from gipfel_extension.server.page import MOST_WAITING, Event, Page
-from gipfel_extension.server.views import BUCKETS, HEAT_BUCKETS, View, figures_of
-from gipfel_extension.telemetry.figures.lines import coarser
-from gipfel_extension.telemetry.overview.read import Overview
+from gipfel_extension.server.broadcast import MOST_WAITING, Event, Page
+from gipfel_extension.server.views import BUCKETS, HEAT_BUCKETS, JobMeans, LiveView, View, figures_of
+from gipfel_extension.telemetry.figures.lines import coarsened
 from gipfel_extension.telemetry.sample import Device, Sample
+from gipfel_extension.telemetry.store.overview import Overview
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -36,16 +34,16 @@ def test_a_page_that_keeps_up_gets_every_event_in_order():
     page = Page(View())
     for number in range(MOST_WAITING):
         page.put(event(number))
-    taken = [page.take() for _ in range(MOST_WAITING)]
+    taken = [page.pop() for _ in range(MOST_WAITING)]
     assert taken == [(event(number), False) for number in range(MOST_WAITING)]
-    assert page.take() == (None, False)
+    assert page.pop() == (None, False)
 
 
 def test_a_page_that_is_too_slow_is_told_so_once_and_goes_on_from_the_newest():
     page = Page(View())
     for number in range(MOST_WAITING + 2):
         page.put(event(number))
-    assert [page.take(), page.take()] == [(event(MOST_WAITING), True), (event(MOST_WAITING + 1), False)]
+    assert [page.pop(), page.pop()] == [(event(MOST_WAITING), True), (event(MOST_WAITING + 1), False)]
 
 
 def test_a_page_waits_for_an_event_a_score_or_another_look():
@@ -54,9 +52,9 @@ def test_a_page_waits_for_an_event_a_score_or_another_look():
         loop = asyncio.get_running_loop()
         score = Analysed(600.0, {"score": 1}, ())
         for call, argument, take in (
-            (page.put, event(7), lambda: page.take()[0]),
-            (page.tell, score, page.take_analysed),
-            (page.look, View(window=60), page.take_look),
+            (page.put, event(7), lambda: page.pop()[0]),
+            (page.set_analysed, score, page.pop_analysed),
+            (page.set_view, View(window=60), page.pop_view_changed),
         ):
             loop.call_later(0.05, call, argument)
             await asyncio.wait_for(page.wait(), 5)
@@ -106,7 +104,7 @@ def test_a_view_gets_each_point_once_and_only_of_the_gpus_that_it_shows():
     shown, hidden = table.gpus[0].uuid, table.gpus[1].uuid
     view = View(gpus=(shown, "GPU-that-is-gone"), metric="DRAM_ACTIVE")
     overview = Overview.of_table(table, BUCKETS)
-    figures = figures_of(overview, coarser(overview, HEAT_BUCKETS), view, None)
+    figures = figures_of(overview, coarsened(overview, HEAT_BUCKETS), view, None)
     assert set(figures) == {"job", "host", "heat", f"gpu/{shown}"}
     live = LiveView(view)
     live.drawn(figures, {gpu.uuid: table.last_ns for gpu in table.gpus})

@@ -19,7 +19,7 @@ service.wait()
 """
 
 
-@pytest.mark.parametrize("module", ["gipfel_extension.registry", "gipfel_spawner.leaving.culling"])
+@pytest.mark.parametrize("module", ["gipfel_extension.registry", "gipfel_spawner.culling"])
 def test_a_service_ends_with_a_hub_that_is_killed(tmp_path: Path, module: str) -> None:
     environment = os.environ | {
         "JUPYTERHUB_API_URL": "http://127.0.0.1:9/hub/api",

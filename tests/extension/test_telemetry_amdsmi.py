@@ -8,7 +8,7 @@ import pytest
 
 from gipfel_extension.telemetry.sample import SourceError
 from gipfel_extension.telemetry.sources import SourceRequest, open_source
-from gipfel_extension.telemetry.sources.amdsmi_source import AmdSource
+from gipfel_extension.telemetry.sources.amd import AmdSource
 
 
 class FakeAmd:

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gipfel_extension.recorder import Recorder, Settings
 from gipfel_extension.telemetry.events import read_events
 from gipfel_extension.telemetry.imports import open_recording
-from gipfel_extension.telemetry.recorder import Recorder, Settings
+from gipfel_extension.telemetry.live.feed import SaturationFeed
 from gipfel_extension.telemetry.store.segments import read_samples
-from gipfel_extension.telemetry.stream import SaturationFeed
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -44,7 +44,7 @@ def test_a_clock_set_back_an_hour_loses_nothing_and_is_told(tmp_path: Path) -> N
     # Who scores the run is told, too.
     notes = open_recording(tmp_path).notes
     assert [note for note in notes if "The clock was set" in note and note.startswith("n1: ")]
-    assert [note for note in notes if "stood still" in note]
+    assert [note for note in notes if "stalled" in note]
     (stalled,) = [event.message for event in read_events(tmp_path) if event.kind == "recorder_stalled"]
     assert "13.0 s" in stalled
 

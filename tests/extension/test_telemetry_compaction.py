@@ -11,22 +11,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet
 import pytest
 
-from gipfel_extension.telemetry.overview.read import read_overview
 from gipfel_extension.telemetry.sample import Device, Sample, SampleTable
 from gipfel_extension.telemetry.store import compaction
 from gipfel_extension.telemetry.store.compaction import compact, run_has_ended
+from gipfel_extension.telemetry.store.overview import read_overview
 from gipfel_extension.telemetry.store.segments import (
     Provenance,
     SegmentWriter,
-    read_parquet,
     read_samples,
     read_segment,
-    write_parquet,
 )
 
 GPU = Device("GPU-8c1f", "gpu", "NVIDIA GH200 120GB", 0, node="nid001")
@@ -112,17 +109,6 @@ def test_a_part_of_the_time_and_of_the_metrics_is_that_of_the_whole(tmp_path, st
             assert set(own) == {*times, *(wanted if device.kind == "gpu" else ())}
             for name, column in own.items():
                 np.testing.assert_array_equal(column, columns[name][inside], err_msg=name)
-
-
-def test_parquet_that_holds_the_monotonic_clock_itself_still_reads(tmp_path):
-    record(tmp_path, 600)
-    before = read_samples(tmp_path)
-    write_parquet(before, tmp_path / "x.parquet")
-    content = pyarrow.parquet.read_table(tmp_path / "x.parquet")
-    monotonic = pa.compute.subtract(content.column("time_ns"), content.column("clock_ns"))
-    content = content.drop_columns("clock_ns").append_column("monotonic_ns", monotonic)
-    pyarrow.parquet.write_table(content, tmp_path / "x.parquet")
-    same(before, read_parquet(tmp_path / "x.parquet"))
 
 
 def test_a_segment_that_would_grow_stays(tmp_path):

@@ -82,7 +82,7 @@ def test_auto_asks_dcgm_too_where_no_gpu_has_gpm(dcgmi: Path, tmp_path: Path) ->
     environment = nvml_stand_in.environment(library, gpus=2)
     environment |= {"NVML_STAND_IN_OLD": "1", "PATH": f"{dcgmi.parent}:{environment['PATH']}"}
     folder = tmp_path / "telemetry"
-    command = [sys.executable, "-m", "gipfel_extension.telemetry.recorder", "--telemetry", str(folder)]
+    command = [sys.executable, "-m", "gipfel_extension.recorder", "--telemetry", str(folder)]
     command += ["--node", "n1", "--interval", "0.1", "--flush", "0.2", "--source", "auto"]
     process = subprocess.Popen(command, env=environment)
     second = "GPU-57a9d000-0000-4000-8000-000000000001"

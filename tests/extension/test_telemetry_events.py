@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gipfel_cluster.job.other_nodes import Signs, other_nodes
+from gipfel_cluster.job.remote_recorders import NodeLiveness, remote_nodes
+from gipfel_extension.recorder import Recorder, Settings
 from gipfel_extension.telemetry.events import KINDS, Event, read_event_files, read_events
 from gipfel_extension.telemetry.ranks import read_ranks
-from gipfel_extension.telemetry.recorder import Recorder, Settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -58,7 +58,7 @@ def test_events_of_others_and_half_lines_are_counted_not_fatal(tmp_path: Path) -
 
 
 def test_a_node_that_joins_late_one_that_is_lost_and_one_that_comes_back(tmp_path: Path) -> None:
-    signs = Signs(("n2", "n3", "n3-a"), 30.0, 100.0)
+    signs = NodeLiveness(("n2", "n3", "n3-a"), 30.0, 100.0)
 
     def write(node: str, size: int, number: int = 1_700_000_000_000_000_000) -> None:
         (tmp_path / f"{node}-{number}-0.arrows").write_bytes(bytes(size))
@@ -91,4 +91,4 @@ def test_a_node_that_joins_late_one_that_is_lost_and_one_that_comes_back(tmp_pat
     ],
 )
 def test_which_nodes_are_the_others(environment: dict[str, str], others: tuple[str, ...]) -> None:
-    assert other_nodes(environment, "n1") == others
+    assert remote_nodes(environment, "n1") == others

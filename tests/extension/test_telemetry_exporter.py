@@ -70,7 +70,7 @@ def test_an_exporter_of_another_node_or_none_is_one_line(exporter: tuple[str, ty
     with pytest.raises(SourceError, match="doesn't answer"):
         open_source("exporter:http://127.0.0.1:9", SourceRequest(environment={}))
     for odd in ("", "ftp://x", "http://", "http://x:y", "http://a b", "file:///etc/passwd", "http://x\ny"):
-        with pytest.raises(SourceError, match="no address of HTTP"):
+        with pytest.raises(SourceError, match="not a valid HTTP address"):
             open_source(f"exporter:{odd}", SourceRequest(environment={}))
     with pytest.raises(SourceError, match="password") as caught:
         open_source("exporter:http://me:hunter2@127.0.0.1:1", SourceRequest(environment={}))

@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 import zmq
 
-from gipfel_extension.telemetry.fan_in.keys import FanInKeys
-from gipfel_extension.telemetry.fan_in.receiver import FanInReceiver
-from gipfel_extension.telemetry.fan_in.sender import FanInSender
-from gipfel_extension.telemetry.live import LiveReader, Tick
+from gipfel_extension.telemetry.live.fan_in import FanInKeys, FanInSender
+from gipfel_extension.telemetry.live.receiver import FanInReceiver
+from gipfel_extension.telemetry.live.ticks import LiveReader, Tick
 from gipfel_extension.telemetry.sample import Device, Sample, SourceError
 
 LIMIT_S = 60.0
@@ -223,7 +222,7 @@ def test_anyone_else_is_refused(sockets, case):
 
 def test_the_process_says_port_and_keys_and_ends_with_a_signal(sockets):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIPFEL_FAN_IN")}
-    argv = [sys.executable, "-m", "gipfel_extension.telemetry.fan_in.receiver", "--address", "127.0.0.1"]
+    argv = [sys.executable, "-m", "gipfel_extension.telemetry.live.receiver", "--address", "127.0.0.1"]
     argv += ["--sockets", str(sockets)]
 
     def started(environment: dict[str, str], *more: str) -> tuple[subprocess.Popen[bytes], dict]:
@@ -257,7 +256,7 @@ def test_what_is_no_key_or_endpoint_is_one_line():
     assert FanInKeys.from_environment({}) is None
     assert FanInKeys.from_environment(keys.to_environment()) is not None
     assert keys.server_secret not in str(keys)
-    with pytest.raises(SourceError, match="no CURVE keys"):
+    with pytest.raises(SourceError, match="not valid CURVE keys"):
         FanInKeys.from_environment(dict.fromkeys(keys.to_environment(), "x"))
     with pytest.raises(SourceError, match="tcp://HOST:PORT"):
         FanInSender("nonsense", keys)

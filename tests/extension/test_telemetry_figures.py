@@ -12,9 +12,10 @@ from gipfel_extension.telemetry.figures.activity import figure_delta, saturation
 from gipfel_extension.telemetry.figures.image import static_image
 from gipfel_extension.telemetry.figures.metric_rows import MetricsFeed, metric_rows
 from gipfel_extension.telemetry.figures.saved import saved_figure
-from gipfel_extension.telemetry.metrics import UserMetric, UserMetrics
-from gipfel_extension.telemetry.sample import HOST_METRICS, Device, Sample, SampleTable
-from gipfel_extension.telemetry.sources.synthetic import SyntheticSource
+from gipfel_extension.telemetry.metric_table import HOST_METRICS
+from gipfel_extension.telemetry.sample import Device, Sample, SampleTable
+from gipfel_extension.telemetry.sources.simulated import SyntheticSource
+from gipfel_extension.telemetry.user_metrics import UserMetric, UserMetrics
 
 START = 1_700_000_000 * 10**9
 HOST = Device("host:n1", "host", "n1", None, node="n1", scope="job cgroup")

@@ -12,19 +12,20 @@ from click.testing import CliRunner
 
 from gipfel_extension.cli.score import score
 from gipfel_extension.cli.scored_run import ScoredRun
+from gipfel_extension.recorder import Recorder, Settings
+from gipfel_extension.recorder.__main__ import main
 from gipfel_extension.saturation import Settings as ScoreSettings
 from gipfel_extension.saturation import Weights, score_table
-from gipfel_extension.saturation.parts import score_parts
+from gipfel_extension.saturation.loss_breakdown import score_parts
 from gipfel_extension.server.analysis import judged
 from gipfel_extension.server.history import table_of
-from gipfel_extension.telemetry.overview.read import read_overview
-from gipfel_extension.telemetry.recorder import Recorder, Settings
-from gipfel_extension.telemetry.recorder.command import main
-from gipfel_extension.telemetry.sample import SCORE_PARTS, Device, Sample, SampleTable
+from gipfel_extension.telemetry.metric_table import SCORE_PARTS
+from gipfel_extension.telemetry.sample import Device, Sample, SampleTable
 from gipfel_extension.telemetry.sources import SourceRequest, open_source
 from gipfel_extension.telemetry.sources.nvml import NvmlSource
 from gipfel_extension.telemetry.store.compaction import compact
-from gipfel_extension.telemetry.store.fine import FineKept, fine_folder, read_finest
+from gipfel_extension.telemetry.store.fine import FineRetention, fine_folder, read_finest
+from gipfel_extension.telemetry.store.overview import read_overview
 from gipfel_extension.telemetry.store.parquet import write_parquet
 from gipfel_extension.telemetry.store.segments import read_samples
 
@@ -83,11 +84,11 @@ class Host(Phases):
 
 
 def recorded(
-    telemetry: Path, *, kept: FineKept | None = None, seconds: int = SECONDS
+    telemetry: Path, *, kept: FineRetention | None = None, seconds: int = SECONDS
 ) -> tuple[Host, Listener]:
     clock, listener = TwoClocks(), Listener()
     host = Host(clock)
-    settings = Settings(telemetry, "n1", fine=kept or FineKept())
+    settings = Settings(telemetry, "n1", fine=kept or FineRetention())
     recorder = Recorder(
         [host, Phases(clock)], settings, publisher=listener, clock=clock, environment={}, score=score_parts
     )
@@ -126,7 +127,7 @@ def test_the_score_of_what_is_left_is_that_of_the_fine_samples(tmp_path):
     finest = read_finest(telemetry)
     assert (finest.interval, finest.rows) == (0.1, 3 * 10 * SECONDS)
     fine = score_table(finest)
-    FineKept(hours=0).prune(fine_folder(telemetry), 2**62)
+    FineRetention(hours=0).prune(fine_folder(telemetry), 2**62)
     assert not list(fine_folder(telemetry).iterdir())
     left = read_finest(telemetry)
     assert left.interval == 1.0
@@ -171,10 +172,10 @@ def test_a_short_stretch_is_drawn_from_the_fine_samples(tmp_path):
 
 def test_a_site_sets_how_long_fine_samples_are_kept(tmp_path):
     none = tmp_path / "none"
-    recorded(none, kept=FineKept.of({"GIPFEL_FINE_HOURS": "0"}))
+    recorded(none, kept=FineRetention.of({"GIPFEL_FINE_HOURS": "0"}))
     assert not fine_folder(none).exists()
     assert score_table(read_finest(none)).finest == 0.1
-    assert FineKept.of({"GIPFEL_FINE_HOURS": "x", "GIPFEL_FINE_MEGABYTES": "-1"}) == FineKept()
+    assert FineRetention.of({"GIPFEL_FINE_HOURS": "x", "GIPFEL_FINE_MEGABYTES": "-1"}) == FineRetention()
 
     folder = tmp_path / "fine"
     folder.mkdir()
@@ -184,7 +185,7 @@ def test_a_site_sets_how_long_fine_samples_are_kept(tmp_path):
         os.utime(path, ns=(0, 3600 * 10**9 * number))
     (folder / "n1-x-10-0.closed.arrows").write_bytes(bytes(10))
     (folder / "notes").write_text("not ours")
-    FineKept(hours=4, megabytes=1.0).prune(folder, 5 * 3600 * 10**9, own="n1")
+    FineRetention(hours=4, megabytes=1.0).prune(folder, 5 * 3600 * 10**9, own="n1")
     left = sorted(path.name for path in folder.iterdir())
     assert left == ["n1-14-0.closed.arrows", "n1-15-0.arrows", "n1-x-10-0.closed.arrows", "notes"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from gipfel_extension.telemetry.sample import GPU_METRICS
+from gipfel_extension.telemetry.metric_table import GPU_METRICS
 from gipfel_extension.telemetry.sources.gpm import GPM_METRICS
 from gipfel_extension.telemetry.store.segments import read_samples
 
@@ -134,7 +134,7 @@ def test_a_recorder_reads_gpm_over_the_c_interface(tmp_path):
     )
     environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
     environment.pop("CUDA_VISIBLE_DEVICES", None)
-    command = [sys.executable, "-m", "gipfel_extension.telemetry.recorder", "--source", "auto"]
+    command = [sys.executable, "-m", "gipfel_extension.recorder", "--source", "auto"]
     command += ["--telemetry", tmp_path / "telemetry", "--node", "n1", "--interval", "0.15", "--flush", "0.2"]
     recorder = subprocess.Popen(command, env=environment)
     try:

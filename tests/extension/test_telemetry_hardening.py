@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gipfel_extension.telemetry.live import LiveReader
-from gipfel_extension.telemetry.recorder import Recorder, Settings
+from gipfel_extension.recorder import Recorder, Settings
+from gipfel_extension.telemetry.live.ticks import LiveReader
 from gipfel_extension.telemetry.store.segments import read_samples
 
 sys.path.insert(0, str(Path(__file__).parent))

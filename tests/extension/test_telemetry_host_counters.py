@@ -5,9 +5,13 @@ The files are typed from the documented formats: none was read on such hardware.
 
 from pathlib import Path
 
-from gipfel_extension.telemetry.sources.lustre import lustre_counters, parse_stats
-from gipfel_extension.telemetry.sources.network import network_counters
-from gipfel_extension.telemetry.sources.nfs import nfs_counters, parse_mountstats
+from gipfel_extension.telemetry.sources.node_counters import (
+    lustre_counters,
+    network_counters,
+    nfs_counters,
+    parse_mountstats,
+    parse_stats,
+)
 
 _DATA = Path(__file__).parent / "data"
 

@@ -18,11 +18,11 @@ from gipfel_extension.telemetry.events import read_events
 from gipfel_extension.telemetry.files import read_record_file
 from gipfel_extension.telemetry.imports import open_recording
 from gipfel_extension.telemetry.imports.prometheus import open_prometheus_range
-from gipfel_extension.telemetry.metrics import read_metrics
 from gipfel_extension.telemetry.ranks import read_ranks
 from gipfel_extension.telemetry.sample import SourceError
 from gipfel_extension.telemetry.sources import SourceRequest, open_source
 from gipfel_extension.telemetry.sources.web import get
+from gipfel_extension.telemetry.user_metrics import read_metrics
 
 _GPU = 'gpu="0",UUID="GPU-a",Hostname="n1"'
 
@@ -145,11 +145,11 @@ def test_a_prometheus_that_answers_with_something_else_is_one_line(
 ) -> None:
     answer = {"status": "success", "data": {"resultType": "matrix", "result": result}}
     url = answering(_ok(json.dumps(answer).encode()))
-    with pytest.raises(SourceError, match="no answer of Prometheus"):
+    with pytest.raises(SourceError, match="does not answer as Prometheus"):
         open_prometheus_range(f"{url}?nodes=n1&start=0&end=60", {})
     for nonsense in (b"[" * 100_000, b"9" * 5000, b"\xff\xfe", b'{"status": "success"}', b"[1]", b""):
         answering(_ok(nonsense))
-        with pytest.raises(SourceError, match=r"answers with (no JSON|what is no)"):
+        with pytest.raises(SourceError, match=r"does not answer (with JSON|as Prometheus)"):
             open_prometheus_range(f"{url}?nodes=n1&start=0&end=60", {})
 
 

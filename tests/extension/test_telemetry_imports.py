@@ -8,8 +8,9 @@ import pytest
 
 from gipfel_extension.saturation import score_table
 from gipfel_extension.telemetry.imports import Recording, open_recording
-from gipfel_extension.telemetry.imports.dcgm_names import BLANKS, number_of
-from gipfel_extension.telemetry.sample import GPU_METRICS, Device, Sample, SampleTable, SourceError
+from gipfel_extension.telemetry.metric_table import GPU_METRICS
+from gipfel_extension.telemetry.sample import Device, Sample, SampleTable, SourceError
+from gipfel_extension.telemetry.sources.dcgm_text import BLANKS, number_or_nan
 from gipfel_extension.telemetry.store.segments import Provenance, SegmentWriter, write_parquet
 
 GPU = Device("GPU-8c1f", "gpu", "NVIDIA GH200 120GB", 0, node="nid001")
@@ -239,12 +240,12 @@ def test_mig_instances_are_devices_of_their_own(tmp_path):
 
 @pytest.mark.parametrize("text", [*(repr(blank) for blank in BLANKS), "NaN", "+Inf", "N/A", None, ""])
 def test_blanks_are_missing(text):
-    assert np.isnan(number_of(text))
+    assert np.isnan(number_or_nan(text))
 
 
 @pytest.mark.parametrize("value", ["2000000001", "450000000000", "1.5e14", "0"])
 def test_large_numbers_are_not(value):
-    assert number_of(value) == float(value)
+    assert number_or_nan(value) == float(value)
 
 
 def sample(second: int) -> Sample:

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gipfel_extension.telemetry import metrics
-from gipfel_extension.telemetry.metrics import MetricsReader, read_metrics
+from gipfel_extension.telemetry import user_metrics
+from gipfel_extension.telemetry.user_metrics import MetricsReader, read_metrics
 
 START = 1_700_000_000 * 10**9
 
@@ -132,11 +132,11 @@ def test_many_lines_at_once_read_as_one_by_one(file, tmp_path, monkeypatch, rank
     texts = [of_launch(each, f"run/{n % 5}") if n % 3 else each for n, each in enumerate(texts)]
     file.write_text("".join(texts))
     calls = []
-    together = metrics._together
-    monkeypatch.setattr(metrics, "_together", lambda whole: calls.append(together(whole)) or calls[-1])
+    together = user_metrics._read_many
+    monkeypatch.setattr(user_metrics, "_read_many", lambda whole: calls.append(together(whole)) or calls[-1])
     quick = read_metrics(tmp_path)
     assert calls[0]
-    monkeypatch.setattr(metrics, "_MANY_BYTES", 1 << 40)
+    monkeypatch.setattr(user_metrics, "_MANY_BYTES", 1 << 40)
     slow = read_metrics(tmp_path)
     assert len(calls) == 1
     key = [(each.name, each.node, each.rank, each.launch) for each in slow.series]
@@ -172,7 +172,7 @@ def test_several_processes_write_one_file_while_it_is_read(file, tmp_path):
 _IN_TEN_SECONDS = """
 import resource, sys
 from pathlib import Path
-from gipfel_extension.telemetry.metrics import read_metrics
+from gipfel_extension.telemetry.user_metrics import read_metrics
 used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
 resource.setrlimit(resource.RLIMIT_CPU, (int(used) + 10, int(used) + 20))
 resource.setrlimit(resource.RLIMIT_DATA, (2 << 30, 2 << 30))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gipfel_extension.telemetry.metrics import read_metrics
-from gipfel_extension.telemetry.recorder.metrics_file import MetricsFile
+from gipfel_extension.recorder.metrics_file import MetricsFile
+from gipfel_extension.telemetry.user_metrics import read_metrics
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -65,5 +65,5 @@ def test_metrics_from_a_file_of_the_workload(tmp_path: Path) -> None:
     path.unlink()
     follower.poll()
     os.mkfifo(path)
-    with pytest.raises(OSError, match="no file"):
+    with pytest.raises(OSError, match="not a regular file"):
         follower.poll()

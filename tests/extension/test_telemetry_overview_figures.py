@@ -9,21 +9,26 @@ import plotly.graph_objects
 import pytest
 
 from gipfel_extension.saturation import advise, document_of, score_table
-from gipfel_extension.saturation.compare import compare_documents
-from gipfel_extension.saturation.shares import shares_of
+from gipfel_extension.saturation.report.document import compare_documents
+from gipfel_extension.saturation.result import shares_of
 from gipfel_extension.server.views import View, figures_of, metrics_of
 from gipfel_extension.telemetry.events import Event
-from gipfel_extension.telemetry.figures.gpu_lines import gpu_figure, time_series_figure
 from gipfel_extension.telemetry.figures.heat import HEAT_METRICS, heat_figure
 from gipfel_extension.telemetry.figures.image import static_image
-from gipfel_extension.telemetry.figures.job_lines import compare_figure, host_figure, job_figure
-from gipfel_extension.telemetry.figures.lines import coarser, only, points
-from gipfel_extension.telemetry.figures.marks import with_events, with_span
-from gipfel_extension.telemetry.figures.score_bar import score_figure, shares_figure
-from gipfel_extension.telemetry.figures.stack import Plot
-from gipfel_extension.telemetry.metrics import UserMetric, UserMetrics
-from gipfel_extension.telemetry.overview.read import Overview
-from gipfel_extension.telemetry.sample import GPU_METRICS, Device, Sample, SampleTable
+from gipfel_extension.telemetry.figures.lines import coarsened, points, with_devices
+from gipfel_extension.telemetry.figures.run_figures import (
+    compare_figure,
+    gpu_figure,
+    host_figure,
+    job_figure,
+    time_series_figure,
+)
+from gipfel_extension.telemetry.figures.score_figures import score_figure, shares_figure
+from gipfel_extension.telemetry.figures.stack import Plot, with_events, with_time_range
+from gipfel_extension.telemetry.metric_table import GPU_METRICS
+from gipfel_extension.telemetry.sample import Device, Sample, SampleTable
+from gipfel_extension.telemetry.store.overview import Overview
+from gipfel_extension.telemetry.user_metrics import UserMetric, UserMetrics
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -185,7 +190,7 @@ def test_events_and_evidence_are_marked_where_they_are():
     assert note["text"] == "✗"
     assert "<b>" not in note["hovertext"]
     plotly.graph_objects.Figure(marked)
-    spanned = with_span(marked, START, START + 5 * 10**9)
+    spanned = with_time_range(marked, START, START + 5 * 10**9)
     assert spanned["layout"]["shapes"][-1]["x1"] == START // 10**6 + 5000
     plotly.graph_objects.Figure(spanned)
     assert static_image(spanned) != static_image(marked)
@@ -244,12 +249,12 @@ def test_a_pause_is_a_gap_and_a_late_sample_is_not():
 
 
 def test_coarser_buckets_are_means_and_some_devices_are_some():
-    coarse = coarser(OVERVIEW, 60)
+    coarse = coarsened(OVERVIEW, 60)
     assert len(coarse.time_ns) <= 60
     fine = OVERVIEW.mean["SM_ACTIVE"][0]
     size = coarse.bucket_ns // OVERVIEW.bucket_ns
     assert coarse.mean["SM_ACTIVE"][0][0] == pytest.approx(np.nanmean(fine[:size]))
-    (gpu,) = only(OVERVIEW, {TABLE.gpus[2].uuid}).devices
+    (gpu,) = with_devices(OVERVIEW, {TABLE.gpus[2].uuid}).devices
     assert gpu == TABLE.gpus[2]
 
 
@@ -260,6 +265,6 @@ def test_a_view_names_all_metrics_that_its_figures_show(gpus, metric):
     part = Overview.of_table(TABLE, 60, metrics=metrics_of(view))
     whole = Overview.of_table(TABLE, 60)
     assert set(part.mean) < set(whole.mean)
-    drawn = figures_of(part, coarser(part, 20), view, None)
-    assert drawn == figures_of(whole, coarser(whole, 20), view, None)
+    drawn = figures_of(part, coarsened(part, 20), view, None)
+    assert drawn == figures_of(whole, coarsened(whole, 20), view, None)
     assert len(drawn) == 3 + len(gpus)

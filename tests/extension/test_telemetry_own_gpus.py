@@ -2,9 +2,9 @@
 
 import pytest
 
-from gipfel_extension.telemetry.sources.own_gpus import ShownGpu, own_gpus
+from gipfel_extension.telemetry.sources.own_gpus import VisibleGpu, own_gpus
 
-_FOUR = [ShownGpu(f"GPU-{number}", number) for number in range(4)]
+_FOUR = [VisibleGpu(f"GPU-{number}", number) for number in range(4)]
 
 
 @pytest.mark.parametrize(
@@ -29,5 +29,5 @@ def test_what_the_control_group_keeps_from_us_is_not_ours() -> None:
     # Inside a constrained job CUDA counts what is left.
     assert own_gpus(_FOUR, {"CUDA_VISIBLE_DEVICES": "1"}, opens=opens) == ("GPU-3",)
     # Renumbered devices: Slurm's numbers are the node's, and the group has said enough.
-    renumbered = [ShownGpu("GPU-a", 0), ShownGpu("GPU-b", 1)]
+    renumbered = [VisibleGpu("GPU-a", 0), VisibleGpu("GPU-b", 1)]
     assert own_gpus(renumbered, {"SLURM_JOB_GPUS": "6,7"}) == ("GPU-a", "GPU-b")

@@ -155,13 +155,13 @@ def test_a_time_range_as_a_recording(prometheus: str) -> None:
 
 def test_what_a_prometheus_refuses_or_has_not_is_one_line(prometheus: str) -> None:
     for question, words in (
-        ("nodes=n1", "is no time"),
+        ("nodes=n1", "is not a valid time"),
         ("start=1&end=2", "names no nodes"),
         ("nodes=n1&start=2&end=1", "no time range"),
         ("nodes=n1&start=1&end=99999999", "no time range"),
         ("nodes=n1&start=2024-01-01T00:00:00Z&end=2024-01-01T00:10:00Z", "has no GPU of n1"),
-        ('nodes=n1"}&start=1&end=2', "no name of a node"),
-        ("nodes=n.*&start=1&end=2", "no name of a node"),
+        ('nodes=n1"}&start=1&end=2', "not a valid node name"),
+        ("nodes=n.*&start=1&end=2", "not a valid node name"),
     ):
         with pytest.raises(SourceError, match=words) as caught:
             open_prometheus_range(f"{prometheus}?{question}", {})

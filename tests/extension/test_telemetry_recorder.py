@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gipfel_extension.telemetry.recorder import Recorder, Settings
+from gipfel_extension.recorder import Recorder, Settings
 from gipfel_extension.telemetry.sample import Device, Sample, SourceError
 from gipfel_extension.telemetry.store.segments import read_samples
 
@@ -153,7 +153,7 @@ def test_a_folder_that_cannot_be_written_keeps_samples_until_it_can(tmp_path):
 
 @contextmanager
 def running(*arguments: object, **how: Any) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "gipfel_extension.telemetry.recorder", *map(str, arguments)]
+    command = [sys.executable, "-m", "gipfel_extension.recorder", *map(str, arguments)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **how)
     try:
         yield process
@@ -226,7 +226,7 @@ def test_a_socket_path_that_is_too_long_costs_the_stream_alone(tmp_path):
 
 
 def test_it_ends_with_its_parent(tmp_path):
-    command = [sys.executable, "-m", "gipfel_extension.telemetry.recorder", "--telemetry", str(tmp_path)]
+    command = [sys.executable, "-m", "gipfel_extension.recorder", "--telemetry", str(tmp_path)]
     command += ["--node", "n1", "--interval", "0.1", "--source", "host", "--with-parent"]
     script = f"import subprocess, time; print(subprocess.Popen({command!r}).pid, flush=True); time.sleep(60)"
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
@@ -253,7 +253,7 @@ def test_recording_needs_neither_zeromq_nor_jupyter_nor_pydantic():
         "import sys\n"
         "barred = 'zmq tornado pydantic jupyter_server psutil matplotlib plotly gipfel_cluster'\n"
         "sys.modules.update(dict.fromkeys(barred.split()))\n"
-        "import gipfel_extension.telemetry.recorder, gipfel_extension.telemetry.store.segments\n"
+        "import gipfel_extension.recorder, gipfel_extension.telemetry.store.segments\n"
         "import gipfel_extension.telemetry.figures.activity, gipfel_extension.telemetry.sources.nvml\n"
         "import gipfel_extension.telemetry.sources.host\n"
     )

@@ -11,17 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gipfel_extension.telemetry.sample import GPU_METRICS, HOST_METRICS, Device, Sample, SampleTable
-from gipfel_extension.telemetry.store.precision import round_values, rounded_metrics
+from gipfel_extension.telemetry.metric_table import GPU_METRICS, HOST_METRICS
+from gipfel_extension.telemetry.sample import Device, Sample, SampleTable
 from gipfel_extension.telemetry.store.segments import (
     Provenance,
     SegmentWriter,
     read_parquet,
     read_samples,
     read_segment,
+    round_values,
+    rounded_metrics,
     write_parquet,
 )
-from gipfel_extension.telemetry.store.wide_table import wide_of_table
 
 GPU = Device("GPU-8c1f", "gpu", "NVIDIA GH200 120GB", 0, node="nid001")
 HOST = Device("host:nid001", "host", "nid001", None, node="nid001", scope="job cgroup")
@@ -199,30 +200,15 @@ def test_a_full_disk_is_an_error_of_write(tmp_path):
         writer.write([gpu_sample(1)])
 
 
-def wide_stream(path: Path, table: SampleTable, without: set[str] = frozenset()) -> None:
-    """A segment as version 1 wrote it: a column per metric, devices as a dictionary."""
-    metadata = {"version": "1", **ORIGIN.to_metadata()}
-    metadata.pop("extra")
-    content = wide_of_table(table).drop_columns(sorted(without)).replace_schema_metadata(metadata)
-    with pa.ipc.new_stream(path, content.schema) as stream:
-        stream.write_table(content, max_chunksize=1)
-
-
-@pytest.mark.parametrize("form", ["segment", "parquet"])
-def test_a_recording_of_before_a_metric_was_known_still_reads(tmp_path, form):
+def test_a_recording_of_before_a_metric_was_known_still_reads(tmp_path):
     later = {"CLOCKS_EVENT_REASONS", "PIPE_INT_ACTIVE", "C2C_TX_ALL_BYTES", "C2C_RX_ALL_BYTES"}
     values = {"SM_ACTIVE": 0.5, "CLOCKS_EVENT_REASONS": 4.0, "C2C_RX_ALL_BYTES": 3e11}
     written(tmp_path / "now", [[gpu_sample(1, **values), host_sample(1, CPU_UTIL=0.25)]]).close()
     new = read_samples(tmp_path / "now")
-    if form == "segment":
-        wide_stream(tmp_path / "old-1-0.closed.arrows", new, later)
-        table = read_segment(tmp_path / "old-1-0.closed.arrows")
-        assert table.segments[0].state == "closed"
-    else:
-        write_parquet(new, tmp_path / "now.parquet")
-        content = pyarrow.parquet.read_table(tmp_path / "now.parquet").drop_columns(sorted(later))
-        pyarrow.parquet.write_table(content, tmp_path / "old.parquet")
-        table = read_parquet(tmp_path / "old.parquet")
+    write_parquet(new, tmp_path / "now.parquet")
+    content = pyarrow.parquet.read_table(tmp_path / "now.parquet").drop_columns(sorted(later))
+    pyarrow.parquet.write_table(content, tmp_path / "old.parquet")
+    table = read_parquet(tmp_path / "old.parquet")
     assert table.of(GPU.uuid)["SM_ACTIVE"].tolist() == [0.5]
     assert all(np.isnan(table.of(GPU.uuid)[metric]).all() for metric in later)
     # A run whose recorder was replaced by a newer one holds both.

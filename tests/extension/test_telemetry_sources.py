@@ -9,21 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from gipfel_extension.telemetry.sample import (
-    GPU_METRICS,
-    HOST_METRICS,
-    Device,
-    Sample,
-    SampleTable,
-    SourceError,
-)
+from gipfel_extension.telemetry.metric_table import GPU_METRICS, HOST_METRICS
+from gipfel_extension.telemetry.sample import Device, Sample, SampleTable, SourceError
 from gipfel_extension.telemetry.sources import SourceRequest, SystemClock, open_source
-from gipfel_extension.telemetry.sources.cgroup import job_cgroup
-from gipfel_extension.telemetry.sources.host import HostSource
-from gipfel_extension.telemetry.sources.processes import ProcessTree
-from gipfel_extension.telemetry.sources.replay import ReplaySource
-from gipfel_extension.telemetry.sources.synthetic import SyntheticSource
-from gipfel_extension.telemetry.sources.visible import visible
+from gipfel_extension.telemetry.sources.host import HostSource, ProcessTree, job_cgroup
+from gipfel_extension.telemetry.sources.own_gpus import visible
+from gipfel_extension.telemetry.sources.simulated import ReplaySource, SyntheticSource
 from gipfel_extension.telemetry.store.segments import write_parquet
 
 

@@ -14,11 +14,10 @@ import pytest
 import zmq
 
 from gipfel_extension.telemetry.events import Event
-from gipfel_extension.telemetry.live import LiveReader, Publisher, Tick
+from gipfel_extension.telemetry.live.feed import RecorderState, SaturationFeed, status_of
+from gipfel_extension.telemetry.live.ticks import LiveReader, Publisher, Tick
 from gipfel_extension.telemetry.sample import Device, Sample, SourceError
-from gipfel_extension.telemetry.status import RecorderState, judge
 from gipfel_extension.telemetry.store.segments import read_samples
-from gipfel_extension.telemetry.stream import SaturationFeed
 
 GPU = Device("GPU-1", "gpu", "GPU", 0, node="n1")
 
@@ -34,7 +33,7 @@ class Run:
         command = [
             sys.executable,
             "-m",
-            "gipfel_extension.telemetry.recorder",
+            "gipfel_extension.recorder",
             "--telemetry",
             str(self.telemetry),
         ]
@@ -123,7 +122,7 @@ def test_a_feed_that_nobody_closes_keeps_no_process_alive(run):
     program = (
         "import gc, sys\n"
         "from pathlib import Path\n"
-        "from gipfel_extension.telemetry.stream import SaturationFeed\n"
+        "from gipfel_extension.telemetry.live.feed import SaturationFeed\n"
         "feed = SaturationFeed(Path(sys.argv[1]), Path(sys.argv[2]))\n"
         "while not feed.poll(0.2): pass\n"
         "feed.itself = feed\n"
@@ -248,14 +247,14 @@ def test_judging_recorders():
     recorder = RecorderState(
         "job", "n1", "nvml", 1.0, last_ns=100 * second, live=True, devices={"GPU-1": GPU}
     )
-    assert judge([], 0, starting=False)["state"] == "absent"
-    assert judge([], 0, starting=True)["state"] == "starting"
-    assert judge([recorder], 102 * second, starting=True)["message"] == "1 GPU, a sample every 1 s."
-    assert judge([recorder], 104 * second, starting=True)["state"] == "stale"
+    assert status_of([], 0, starting=False)["state"] == "absent"
+    assert status_of([], 0, starting=True)["state"] == "starting"
+    assert status_of([recorder], 102 * second, starting=True)["message"] == "1 GPU, a sample every 1 s."
+    assert status_of([recorder], 104 * second, starting=True)["state"] == "stale"
     waiting = RecorderState("job", "n1", devices={"GPU-1": GPU})
-    assert judge([waiting], 104 * second, starting=True)["state"] == "starting"
+    assert status_of([waiting], 104 * second, starting=True)["state"] == "starting"
     recorder.event = "nvml can't be read: it is gone"
-    assert judge([recorder], 102 * second, starting=True)["message"] == recorder.event
+    assert status_of([recorder], 102 * second, starting=True)["message"] == recorder.event
     recorder.ended = True
-    ended = judge([recorder], 900 * second, starting=False)
+    ended = status_of([recorder], 900 * second, starting=False)
     assert (ended["state"], ended["message"]) == ("stale", "The recording ended at 1970-01-01 00:01:40 UTC.")

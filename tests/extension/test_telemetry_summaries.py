@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gipfel_extension.telemetry.overview.files import SummaryWriter, read_summary, summary_path
-from gipfel_extension.telemetry.overview.read import Overview, read_overview
 from gipfel_extension.telemetry.sample import Device, Sample, SampleTable
 from gipfel_extension.telemetry.store.compaction import compact
+from gipfel_extension.telemetry.store.overview import Overview, read_overview
 from gipfel_extension.telemetry.store.segments import Provenance, SegmentWriter, read_samples
+from gipfel_extension.telemetry.store.summaries import SummaryWriter, read_summary, summary_path
 
 GPU = Device("GPU-8c1f", "gpu", "NVIDIA GH200 120GB", 0, node="nid001")
 HOST = Device("host:nid001", "host", "nid001", None, node="nid001")

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from gipfel_extension.cli import main
-from gipfel_extension.server.history import Stretch
-from gipfel_extension.telemetry.metrics import UserMetric, UserMetrics
+from gipfel_extension.server.history import TimeRange
 from gipfel_extension.telemetry.store.segments import Provenance, SegmentWriter
-from gipfel_extension.training.results.kept import Result
-from gipfel_extension.training.results.measured import pace_of
-from gipfel_extension.training.results.since import check
+from gipfel_extension.telemetry.user_metrics import UserMetric, UserMetrics
+from gipfel_extension.training.results.result import Result, pace_of
+from gipfel_extension.training.results.since import compare_results
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -55,7 +54,7 @@ def result(name: str = "a-1", **more: object) -> Result:
 
 
 def lines(before: Result, now: Result) -> list[str]:
-    return list(check(before, now).lines)
+    return list(compare_results(before, now).lines)
 
 
 BEFORE = result(
@@ -67,7 +66,7 @@ def test_an_option_shows_that_it_was_tried_and_the_pace_what_it_gained():
     now = result(
         "a-2", losses={"launch": 3.0}, options={"compile": "true"}, pace={"tokens_per_s": [107.0, 0.5]}
     )
-    since = check(BEFORE, now)
+    since = compare_results(BEFORE, now)
     assert (since.checks[0].verdict, since.ratio.value, since.ratio.by) == ("tried", 1.07, "tokens_per_s")
     assert since.bound == (1.0, 1.09)
     assert len(since.lines) == 1
@@ -95,7 +94,7 @@ def test_the_launch_loss_alone_shows_it_and_names_both_that_could_be():
 
 def test_what_nothing_shows_was_not_tried():
     now = result("a-2", losses={"launch": 7.5}, pace={"tokens_per_s": [104.0, 0.5]})
-    since = check(BEFORE, now)
+    since = compare_results(BEFORE, now)
     assert since.ratio is None
     assert [each.verdict for each in since.checks] == ["not tried"]
     assert list(since.lines) == ["torch.compile was advised in run a-1; nothing shows that it was tried."]
@@ -114,7 +113,7 @@ def test_what_nothing_shows_was_not_tried():
     ],
 )
 def test_runs_that_cannot_be_compared_are_said_to_be(more, why):
-    since = check(BEFORE, result("a-2", **{"losses": {"launch": 1.0}, **more}))
+    since = compare_results(BEFORE, result("a-2", **{"losses": {"launch": 1.0}, **more}))
     assert {each.verdict for each in since.checks} == {"cannot tell"}
     assert list(since.lines) == [
         "Since run a-1: cannot tell what its advice gained: the runs are not comparable because " + why + "."
@@ -123,17 +122,23 @@ def test_runs_that_cannot_be_compared_are_said_to_be(more, why):
 
 def test_other_images_are_other_work_where_both_are_known():
     known = result(advice={"compile": 8.0}, image="sha256:a")
-    assert check(known, result("a-2", image="sha256:b")).reason.endswith("their images differ")
-    assert not check(known, result("a-2")).reason
+    assert compare_results(known, result("a-2", image="sha256:b")).reason.endswith("their images differ")
+    assert not compare_results(known, result("a-2")).reason
 
 
 def test_harmless_options_may_differ_but_then_the_duration_says_nothing():
     before = result(advice={"compile": 30.0}, losses={"launch": 30.0}, seconds=100.0, options={"steps": "10"})
     faster = {"losses": {"launch": 3.0}, "seconds": 80.0, "score": 70.0}
     same = result("a-2", options={"steps": "10", "compile": "1"}, **faster)
-    assert (check(before, same).ratio.by, check(before, same).ratio.value) == ("duration", 1.25)
+    assert (compare_results(before, same).ratio.by, compare_results(before, same).ratio.value) == (
+        "duration",
+        1.25,
+    )
     other = result("a-2", options={"steps": "20", "compile": "1"}, **faster)
-    assert (check(before, other).ratio.by, check(before, other).ratio.value) == ("score", 1.4)
+    assert (compare_results(before, other).ratio.by, compare_results(before, other).ratio.value) == (
+        "score",
+        1.4,
+    )
 
 
 def test_a_larger_batch_is_not_measured_by_its_steps():
@@ -142,9 +147,9 @@ def test_a_larger_batch_is_not_measured_by_its_steps():
     now = result(
         "a-2", observed={"memory_used": 0.5}, pace={"steps_per_s": [6.0, 0.1]}, seconds=90.0, score=60.0
     )
-    assert check(before, now).ratio.by == "score"
+    assert compare_results(before, now).ratio.by == "score"
     images = {**pace, "images_per_s": [320.0, 1.0]}
-    more = check(
+    more = compare_results(
         before.model_copy(update={"kept": before.kept.model_copy(update={"pace": images})}),
         result("a-2", observed={"memory_used": 0.5}, pace={"images_per_s": [400.0, 1.0]}),
     )
@@ -156,21 +161,21 @@ def test_a_smaller_batch_or_fewer_workers_is_not_what_was_advised():
         advice={"batch-size": 30.0, "loader-workers": 20.0}, options={"batch_size": "64", "num_workers": "8"}
     )
     now = result("a-2", options={"batch_size": "32", "num_workers": "4"})
-    assert {each.verdict for each in check(before, now).checks} == {"not tried"}
+    assert {each.verdict for each in compare_results(before, now).checks} == {"not tried"}
 
 
 def test_input_that_fell_is_no_sign_without_more_work_of_the_host():
     before = result(advice={"loader-workers": 50.0}, losses={"input": 50.0}, observed={"host_cores": 4.0})
     cached = result("a-2", losses={"input": 5.0}, observed={"host_cores": 4.0})
-    assert check(before, cached).checks[0].verdict == "not tried"
+    assert compare_results(before, cached).checks[0].verdict == "not tried"
     workers = result("a-2", losses={"input": 5.0}, observed={"host_cores": 8.0}, score=90.0)
-    assert check(before, workers).checks[0].verdict == "tried"
+    assert compare_results(before, workers).checks[0].verdict == "tried"
 
 
 def test_what_the_score_cannot_show_is_not_told_by_it():
     before = result(advice={"quarter-precision": 0.0}, speedup={"quarter-precision": [1.0, 2.0]})
     now = result("a-2", options={"fp8": "true"})
-    since = check(before, now)
+    since = compare_results(before, now)
     assert (since.ratio, since.checks[0].verdict) == (None, "tried")
     assert since.lines[0] == (
         "Since run a-1: you tried FP8 (fp8 by its options): cannot tell what it gained: the score doesn't "
@@ -187,16 +192,16 @@ def test_a_longer_start_up_is_no_sign_and_no_gain():
     before = result(advice={"compile": 30.0}, losses={"launch": 30.0}, score=60.0)
     # Half of the time is start-up: everything else is half of what it was.
     now = result("a-2", losses={"launch": 15.0, "start_up": 50.0}, score=30.0)
-    assert check(before, now).checks[0].verdict == "not tried"
+    assert compare_results(before, now).checks[0].verdict == "not tried"
     now = result("a-2", losses={"launch": 15.0, "start_up": 50.0}, score=30.0, options={"compile": "1"})
-    assert check(before, now).ratio.value == 1.0
+    assert compare_results(before, now).ratio.value == 1.0
 
 
 def test_samples_at_other_intervals_are_no_sign_and_no_gain():
     before = result(advice={"compile": 30.0}, losses={"launch": 30.0}, score=60.0, interval_s=0.1)
     now = result("a-2", losses={"launch": 0.0}, score=80.0, interval_s=1.0)
-    assert check(before, now).checks[0].verdict == "not tried"
-    since = check(before, result("a-2", score=80.0, interval_s=1.0, options={"compile": "1"}))
+    assert compare_results(before, now).checks[0].verdict == "not tried"
+    since = compare_results(before, result("a-2", score=80.0, interval_s=1.0, options={"compile": "1"}))
     assert (since.ratio, since.reason) == (None, "the scores are of samples at different intervals")
 
 
@@ -207,7 +212,7 @@ def test_several_changes_share_one_ratio_and_one_bound():
         options={"num_workers": "2"},
     )
     now = result("a-2", losses={"launch": 1.0, "input": 0.0}, options={"num_workers": "8"}, score=90.0)
-    since = check(before, now)
+    since = compare_results(before, now)
     assert since.bound == pytest.approx((1.0, 2.0), abs=0.01)
     assert " and num_workers (option num_workers)" in since.lines[0]
 
@@ -230,7 +235,9 @@ def test_a_result_that_anyone_may_have_written_gives_no_odd_numbers():
         with pytest.raises(ValueError, match=r"score|seconds|pace|observed"):
             result(**odd)
     tiny = result(advice={"compile": 8.0}, pace={"tokens_per_s": [1e-300, 0.0]})
-    since = check(tiny, result("a-2", options={"compile": "1"}, pace={"tokens_per_s": [1e300, 0.0]}))
+    since = compare_results(
+        tiny, result("a-2", options={"compile": "1"}, pace={"tokens_per_s": [1e300, 0.0]})
+    )
     assert since.ratio.by == "score"
 
 
@@ -323,7 +330,7 @@ def test_the_next_run_of_a_script_says_what_became_of_the_advice(gipfel, tmp_pat
         '<p class="since">Since run alps-1: you tried torch.compile' in (tmp_path / "page.html").read_text()
     )
     # The panel shows it where it shows a whole run.
-    assert Stretch(runs / "alps-2").document()["since"]["lines"][0].startswith("Since run alps-1")
-    assert Stretch(runs / "alps-2", START_NS).document()["since"] is None
+    assert TimeRange(runs / "alps-2").document()["since"]["lines"][0].startswith("Since run alps-1")
+    assert TimeRange(runs / "alps-2", START_NS).document()["since"] is None
     # The first of them has none before it.
     assert json.loads(gipfel("score", "alps-1", "--json"))["since"] is None

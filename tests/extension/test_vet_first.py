@@ -14,16 +14,17 @@ from typing import Any
 
 import pytest
 
-from gipfel_cluster.job.left_out import leave_out, left_out, remaining_variables
-from gipfel_cluster.job.vetting import VettingProgress
-from gipfel_cluster.steps.setting import setting_of_host
+from gipfel_cluster.job.spec import VettingProgress
+from gipfel_cluster.scheduler.excluded_nodes import exclude_nodes, excluded_nodes, remaining_variables
+from gipfel_cluster.steps.container import setting_of_host
 from gipfel_extension.vet_first import VetFirst, progress_of, what_is_wrong
 from gipfel_extension.vetting.model import CheckResult, Owner, Scope, Verdict
 from gipfel_extension.vetting.protocol import ProtocolCheck, VettingProtocol
 from gipfel_extension.vetting.report import VettingReport, make_report, read_report
-from gipfel_extension.vetting.run.place import Place
-from gipfel_spawner.failure.causes import Evidence, explain
-from gipfel_spawner.start.vetting import vetting_page, vetting_words
+from gipfel_extension.vetting.run.location import Location
+from gipfel_spawner.failure.catalogue import explain
+from gipfel_spawner.failure.cause import Evidence
+from gipfel_spawner.start.progress import vetting_page, vetting_text
 
 _LIMIT_S = 120
 _STRICT = """\
@@ -93,7 +94,7 @@ def test_a_fit_node_gets_its_server_and_the_hub_hears_of_it(tmp_path: Path, hub:
     last = VettingProgress.model_validate(hub.told[-1])
     assert (last.nodes, last.done, last.bad, last.ended) == (1, 1, 0, True)
     assert last.rows[0].state == "pass"
-    assert vetting_words(last) == "Vetting: The server starts."
+    assert vetting_text(last) == "Vetting: The server starts."
     # Whether it ended before the hub could hear of it is a matter of time; a growing report shows both.
     assert [each["ended"] for each in hub.told].count(True) == 1
 
@@ -146,16 +147,16 @@ def test_of_several_nodes_the_server_goes_on_with_those_that_are_fit(tmp_path: P
     assert decided(set(), "shrink") == ("", ())
     assert decided({"n2"}, "shrink") == ("", ("n2",))
     assert hub.told[-1]["outcome"].endswith("n2: variable: it is not set. The server starts without n2.")
-    assert left_out(str(run)) == {"n2"}
-    assert Place.of(environment).nodes == ("n1", "n3")
+    assert excluded_nodes(str(run)) == {"n2"}
+    assert Location.of(environment).nodes == ("n1", "n3")
     setting = setting_of_host(environment)
     assert (setting.nodes, setting.cpus) == (("n1", "n3"), 4)
     assert remaining_variables(environment, {"n2"}) == {
         "SLURM_JOB_NODELIST": "n[1,3]", "SLURM_NNODES": "2", "SLURM_JOB_CPUS_PER_NODE": "8,4",
     }  # fmt: skip
     # A job that was queued again begins anew.
-    leave_out(run, ())
-    assert left_out(str(run)) == frozenset()
+    exclude_nodes(run, ())
+    assert excluded_nodes(str(run)) == frozenset()
     for bad, here in (({"n1"}, "n1"), ({"n1", "n2", "n3"}, "n1"), ({"n2"}, "n2")):
         problem, without = decided(bad, "shrink", here=here)
         assert (bool(problem), without) == (True, ())
@@ -164,7 +165,7 @@ def test_of_several_nodes_the_server_goes_on_with_those_that_are_fit(tmp_path: P
     problem, without = decided({"n2"}, "abort")
     assert ("1 of 3 nodes not fit" in problem, without) == (True, ())
     assert decided({"n2"}, "report") == ("", ())
-    assert left_out(str(run)) == frozenset()
+    assert excluded_nodes(str(run)) == frozenset()
 
 
 @pytest.mark.parametrize(

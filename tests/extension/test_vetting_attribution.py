@@ -15,8 +15,8 @@ from vetting_simulator import HEALTHY, Allocation, Node, measured
 from gipfel_extension.vetting.attribution.conclude import conclude
 from gipfel_extension.vetting.attribution.rounds import next_round
 from gipfel_extension.vetting.attribution.state import PairMeasurement, PairSettings, PairState
-from gipfel_extension.vetting.attribution.statistics import summary
 from gipfel_extension.vetting.model import CheckResult, Verdict
+from gipfel_extension.vetting.statistics import summary
 
 
 def allocation(size: int, *, seed: int = 1, quiet: bool = True, **bad: Node) -> Allocation:

@@ -107,8 +107,8 @@ def test_what_a_killed_check_left_goes_when_the_next_one_starts(tmp_path: Path) 
     killer.write_text("#!/bin/sh\nkill -9 $PPID\n")
     killer.chmod(0o755)
     check = (
-        "import os, sys; from gipfel_extension.vetting.run.checking import check_here\n"
-        "check_here({'name': 'c', 'type': sys.argv[1]}, node='n', gpus=0, python=sys.argv[2],"
+        "import os, sys; from gipfel_extension.vetting.run.worker import check_locally\n"
+        "check_locally({'name': 'c', 'type': sys.argv[1]}, node='n', gpus=0, python=sys.argv[2],"
         " environment=os.environ)"
     )
     temporary = tmp_path / "tmp"

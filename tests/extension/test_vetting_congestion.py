@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "campaigns"))
 import vetting as campaign
 from vetting_simulator import measured
 
-from gipfel_extension.vetting.attribution.permutation import by_chance
+from gipfel_extension.vetting.attribution.suspicion import by_chance
 from gipfel_extension.vetting.model import Verdict
 
 

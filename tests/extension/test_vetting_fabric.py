@@ -10,10 +10,10 @@ import pytest
 
 from gipfel_extension.vetting.model import Owner, Verdict
 from gipfel_extension.vetting.probing import ProbeAnswer
-from gipfel_extension.vetting.protocol_load import load_protocol, parse_protocol
+from gipfel_extension.vetting.protocol_files import load_protocol, parse_protocol
 from gipfel_extension.vetting.report import VettingReport
-from gipfel_extension.vetting.run.board import Board
 from gipfel_extension.vetting.run.coordinator import Coordinator
+from gipfel_extension.vetting.run.dispatch import AgentPool
 from gipfel_extension.vetting.run.messages import (
     CheckDone,
     FindPort,
@@ -25,8 +25,8 @@ from gipfel_extension.vetting.run.messages import (
     RunRanks,
     from_coordinator,
 )
-from gipfel_extension.vetting.run.peers import Peers
-from gipfel_extension.vetting.run.rendezvous import Door, Link
+from gipfel_extension.vetting.run.rendezvous import Link, Listener
+from gipfel_extension.vetting.run.report_builder import ReportBuilder
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -54,12 +54,14 @@ def _run(
     folder: Path, protocol: str, nodes: int, rate: float, network: dict[str, Any], dead: str = ""
 ) -> VettingReport:
     """A step of `nodes` nodes with four GPUs each, whose probes all measure `rate`; those of one may die."""
-    door = Door(alone=True, node="here")
-    board = Board(parse_protocol(protocol), [f"n{n}" for n in range(nodes)], folder, cluster="c", job="1")
-    peers = Peers(door, board.nodes)
-    links = {node: Link(door.rendezvous, "127.0.0.1") for node in board.nodes}
+    listener = Listener(alone=True, node="here")
+    builder = ReportBuilder(
+        parse_protocol(protocol), [f"n{n}" for n in range(nodes)], folder, cluster="c", job="1"
+    )
+    pool = AgentPool(listener, builder.nodes)
+    links = {node: Link(listener.rendezvous, "127.0.0.1") for node in builder.nodes}
     for node, link in links.items():
-        hello = Hello(token=door.rendezvous.token, node=node, address="127.0.0.1", pid=1, gpus=4)
+        hello = Hello(token=listener.rendezvous.token, node=node, address="127.0.0.1", pid=1, gpus=4)
         link.send(hello.model_dump_json().encode())
     ranks_of: set[int] = set()
     asked: Counter[str] = Counter()
@@ -87,17 +89,17 @@ def _run(
                     link.send(said.model_dump_json().encode())
 
     try:
-        coordinator = Coordinator(board, peers, why_not=lambda _: "", ended=lambda: "", tick=answer)
+        coordinator = Coordinator(builder, pool, why_not=lambda _: "", ended=lambda: "", tick=answer)
         assert coordinator.run() == ""
     finally:
         for link in links.values():
             link.close()
-        door.close()
+        listener.close()
     # A rank on every GPU, so that every adapter is used.
     assert ranks_of == {4}
     # A rank that hangs or dies takes the time of one round, not of all.
-    assert not dead or asked[dead] == 1 < min(asked[node] for node in board.nodes if node != dead)
-    return board.report(ended=True, complete=True)
+    assert not dead or asked[dead] == 1 < min(asked[node] for node in builder.nodes if node != dead)
+    return builder.report(ended=True, complete=True)
 
 
 @pytest.mark.parametrize("name", ["standard", "gh200", "h100", "network"])
@@ -135,7 +137,7 @@ def test_pairs_are_held_against_what_their_network_can_do(
 def test_of_an_unknown_network_nothing_passes_before_its_line_is_set(tmp_path: Path) -> None:
     report = _run(tmp_path, _pairs_of("standard"), 4, 3.1e9, _UNKNOWN)
     assert {(each.verdict, each.owner) for each in report.results} == {(Verdict.INCONCLUSIVE, Owner.PROTOCOL)}
-    assert "no figure is known" in report.results[0].reason
+    assert "no reference value is known" in report.results[0].reason
     assert "Set at_least in the threshold of the check 'between nodes', line 3 of" in report.results[0].fix
     own = _pairs_of("standard").replace('{"of_best_known', '{"at_least":2e9,"of_best_known')
     assert _run(tmp_path, own, 4, 3.1e9, _UNKNOWN).vetted

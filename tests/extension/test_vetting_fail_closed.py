@@ -16,16 +16,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 from vetting_readings import FakeProbes, Readings, context, gpus
 
 from gipfel_cluster.model import Frozen
+from gipfel_extension.vetting import check
 from gipfel_extension.vetting.attribution.compare import compare_with_allocation
 from gipfel_extension.vetting.check import Missing
-from gipfel_extension.vetting.checks import registry
-from gipfel_extension.vetting.gpus.nvml import Nvml
-from gipfel_extension.vetting.gpus.reading import ReadingError
+from gipfel_extension.vetting.gpus import Nvml, ReadingError
 from gipfel_extension.vetting.model import CheckResult, Finding, Scope, Verdict, worst
 from gipfel_extension.vetting.one_check import run_check
 from gipfel_extension.vetting.probing import ProbeAnswer, read_answer
 from gipfel_extension.vetting.protocol import ProtocolCheck, VettingProtocol
-from gipfel_extension.vetting.protocol_load import parse_protocol
+from gipfel_extension.vetting.protocol_files import parse_protocol
 from gipfel_extension.vetting.threshold import Threshold, judge
 
 
@@ -154,7 +153,7 @@ def odd(monkeypatch):
         def load(self):
             raise ImportError("No module named 'cupy'")
 
-    monkeypatch.setattr(registry, "_others", lambda: {"odd": Point(), "broken": Broken()})
+    monkeypatch.setattr(check, "_others", lambda: {"odd": Point(), "broken": Broken()})
 
 
 @pytest.mark.parametrize(

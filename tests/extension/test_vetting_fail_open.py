@@ -19,8 +19,7 @@ import nvml_stand_in
 
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.vetting.history import Exclusion, Exclusions, consents
-from gipfel_extension.vetting.protocol_load import load_protocol
-from gipfel_extension.vetting.protocol_search import find_protocol, known_protocols
+from gipfel_extension.vetting.protocol_files import find_protocol, known_protocols, load_protocol
 
 _LIMIT_S = 120
 _RAISES = """

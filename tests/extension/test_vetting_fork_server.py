@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from gipfel_extension.vetting import fork_server
-from gipfel_extension.vetting.fork_server import ForkServer
-from gipfel_extension.vetting.local_probes import LocalProbes
+from gipfel_extension.vetting import local_probes
+from gipfel_extension.vetting.local_probes import ForkServer, LocalProbes
 from gipfel_extension.vetting.one_check import group_probe
 from gipfel_extension.vetting.probing import ProbeAnswer, ProbeSpec, probe_file, read_answer
 from gipfel_extension.vetting.protocol_entry import entry_of
@@ -194,7 +193,7 @@ def test_without_a_server_or_with_one_that_died_each_probe_runs_by_itself(tmp_pa
 def test_an_import_that_hangs_is_a_verdict_of_what_needs_it_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(fork_server, "IMPORT_LIMIT_S", 1.0)
+    monkeypatch.setattr(local_probes, "IMPORT_LIMIT_S", 1.0)
     environment = {**_fake_torch(tmp_path), "IMPORT_S": "1000"}
     worker = Worker(os.getppid(), "n1", 0, environment)
     done: dict[int, CheckDone] = {}

@@ -13,16 +13,16 @@ sys.path.insert(0, str(Path(__file__).parent))
 from vetting_readings import HEALTHY, FakeHost, FakeProbes, Readings, context, gpus
 
 from gipfel_extension.vetting.attribution.compare import compare_with_allocation
-from gipfel_extension.vetting.checks import matmul
-from gipfel_extension.vetting.checks.under_load import LoadWatch
-from gipfel_extension.vetting.gpus.reading import NvLink, Process, Remapped
+from gipfel_extension.vetting.checks import throughput
+from gipfel_extension.vetting.checks.thermal import LoadWatch
+from gipfel_extension.vetting.gpus import NvLink, Process, Remapped
 from gipfel_extension.vetting.host import Ran
 from gipfel_extension.vetting.model import Verdict
 from gipfel_extension.vetting.one_check import run_check
 from gipfel_extension.vetting.probing import ProbeAnswer
 from gipfel_extension.vetting.protocol import VettingProtocol
 from gipfel_extension.vetting.protocol_entry import entry_of
-from gipfel_extension.vetting.protocol_load import load_protocol
+from gipfel_extension.vetting.protocol_files import load_protocol
 
 PASS, DEGRADED, FAIL = Verdict.PASS, Verdict.DEGRADED, Verdict.FAIL
 NOT_RUN, INCONCLUSIVE = Verdict.NOT_RUN, Verdict.INCONCLUSIVE
@@ -191,7 +191,7 @@ def test_matmul_is_held_against_the_best_known_figure_and_its_values(tmp_path):
     assert results(answer(800e12))[0].verdict is PASS
     slow = results(answer(500e12))[0]
     assert slow.verdict is FAIL
-    assert "61% of the best known NVIDIA GH200" in slow.reason
+    assert "61% of the reference value for NVIDIA GH200" in slow.reason
     assert results(answer(800e12, wrong=3))[0].reason == "3 values of the result are wrong."
     assert results(answer(800e12, name="Some GPU"))[0].verdict is INCONCLUSIVE
     assert results(ProbeAnswer(error="torch sees no GPU"))[0].verdict is FAIL
@@ -265,7 +265,7 @@ class Heating:
     ("seen", "reasons", "verdict"), [(9, 0x40, FAIL), (1, 0x40, PASS), (9, 0x04, PASS), (0, 0, PASS)]
 )
 def test_a_gpu_that_slows_down_when_it_is_warm_fails(seen, reasons, verdict, tmp_path, monkeypatch):
-    monkeypatch.setattr(matmul, "LoadWatch", functools.partial(LoadWatch, every_s=0.01))
+    monkeypatch.setattr(throughput, "LoadWatch", functools.partial(LoadWatch, every_s=0.01))
     heating = Heating(answer(800e12), seen=seen, reasons=reasons)
     (entry,) = [each for each in load_protocol("standard").checks if each.type == "matmul"]
     (found,) = run_check(entry, context(tmp_path, gpus=heating, probes=heating, expected_gpus=1))

@@ -19,13 +19,13 @@ from gipfel_extension.vetting.history import (
     VettingRecord,
     baselines_of,
     history_root,
-    keep_report,
     recent_bad,
     recently_vetted,
     settle_borderline,
 )
 from gipfel_extension.vetting.model import CheckResult, Owner, Verdict
 from gipfel_extension.vetting.report import VettingReport
+from gipfel_extension.vetting.run.actions import keep_report
 
 sys.path.insert(0, str(Path(__file__).parent))
 

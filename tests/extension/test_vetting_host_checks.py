@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from vetting_readings import FakeHost, FakeProbes, Readings, context, gpus
 
-from gipfel_extension.vetting.checks.affinity import cpu_list
-from gipfel_extension.vetting.checks.mounts import file_system
+from gipfel_extension.vetting.checks.host_resources import cpu_list
+from gipfel_extension.vetting.checks.storage import file_system
 from gipfel_extension.vetting.host import Ran
 from gipfel_extension.vetting.local_probes import LocalProbes
 from gipfel_extension.vetting.model import Verdict

@@ -7,21 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from gipfel_cluster.job.left_out import left_out
+from gipfel_cluster.scheduler.excluded_nodes import excluded_nodes
 from gipfel_extension.vet_first import VetFirst, progress_of, what_is_wrong
 from gipfel_extension.vetting.grid import grid_of
 from gipfel_extension.vetting.history.exclusions import Exclusions
-from gipfel_extension.vetting.history.finished import keep_report, record_of_report
 from gipfel_extension.vetting.model import CheckResult, Verdict
 from gipfel_extension.vetting.report import VettingReport, make_report, read_report
 from gipfel_extension.vetting.report_table import Table
-from gipfel_extension.vetting.run.actions import Action, decide
+from gipfel_extension.vetting.run.actions import Action, decide, keep_report, record_of_report
 from gipfel_extension.vetting.run.agent import Agent
-from gipfel_extension.vetting.run.board import Board
 from gipfel_extension.vetting.run.coordinator import Coordinator
+from gipfel_extension.vetting.run.dispatch import AgentPool
 from gipfel_extension.vetting.run.messages import CheckDone, Hello, Leaving
-from gipfel_extension.vetting.run.peers import Peers
-from gipfel_extension.vetting.run.rendezvous import Door, Link
+from gipfel_extension.vetting.run.rendezvous import Link, Listener
+from gipfel_extension.vetting.run.report_builder import ReportBuilder
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -84,39 +83,39 @@ def test_no_server_starts_on_nodes_of_which_none_counts(action: str, tmp_path: P
     environment = {"GIPFEL_RUN": str(tmp_path), "GIPFEL_NODE": "n1", "HOME": str(tmp_path)}
     vetting = VetFirst("two", action, environment)
     assert "no node counts as vetted" in vetting._decide(_report(), vetted=False)
-    assert (vetting.without, left_out(str(tmp_path))) == ((), frozenset())
+    assert (vetting.without, excluded_nodes(str(tmp_path))) == ((), frozenset())
 
 
 @pytest.fixture
-def door() -> Iterator[Door]:
-    door = Door(alone=True, node="here")
-    yield door
-    door.close()
+def listener() -> Iterator[Listener]:
+    listener = Listener(alone=True, node="here")
+    yield listener
+    listener.close()
 
 
 @pytest.mark.parametrize("interrupted", [True, False])
 def test_an_agent_that_the_same_signal_ends_does_not_accuse_its_node(
-    door: Door, tmp_path: Path, *, interrupted: bool
+    listener: Listener, tmp_path: Path, *, interrupted: bool
 ) -> None:
     """Slurm sends a step's signal to each task of it, this one among them."""
-    board = Board(TWO, ["n1"], tmp_path, cluster="c", job="1")
-    peers = Peers(door, board.nodes)
-    link = Link(door.rendezvous, "127.0.0.1")
-    hello = Hello(token=door.rendezvous.token, node="n1", address="127.0.0.1", pid=1)
+    builder = ReportBuilder(TWO, ["n1"], tmp_path, cluster="c", job="1")
+    pool = AgentPool(listener, builder.nodes)
+    link = Link(listener.rendezvous, "127.0.0.1")
+    hello = Hello(token=listener.rendezvous.token, node="n1", address="127.0.0.1", pid=1)
     link.send(hello.model_dump_json().encode())
     end = time.monotonic() + 30
 
     def tick() -> None:
         assert time.monotonic() < end
-        if "n1" in peers.present:
+        if "n1" in pool.present:
             link.send(Leaving(reason="SIGTERM was sent to it").model_dump_json().encode())
 
     def ended() -> str:
-        return "The run was interrupted by SIGTERM." if interrupted and "n1" in peers.lost else ""
+        return "The run was interrupted by SIGTERM." if interrupted and "n1" in pool.lost else ""
 
     coordinator = Coordinator(
-        board,
-        peers,
+        builder,
+        pool,
         why_not=lambda _: "",
         ended=ended,
         tick=tick,
@@ -124,7 +123,7 @@ def test_an_agent_that_the_same_signal_ends_does_not_accuse_its_node(
     )
     reason = coordinator.run()
     link.close()
-    report = board.report(ended=True, complete=not reason)
+    report = builder.report(ended=True, complete=not reason)
     if interrupted:
         assert {(each.check, each.verdict, each.reason) for each in report.results} == {
             (check, Verdict.NOT_RUN, reason) for check in ("env", "shm")
@@ -140,7 +139,7 @@ def test_what_a_check_says_that_the_same_signal_killed_is_not_passed_on(
 ) -> None:
     agent = Agent(lambda: None, node="n1", environment={})
     passed_on: list[object] = []
-    monkeypatch.setattr(agent, "_say", passed_on.append)
+    monkeypatch.setattr(agent, "_send", passed_on.append)
     killed = CheckDone(task=1, results=(verdict_of("n1", "env", "fail"),))
     line = killed.model_dump_json().encode() + b"\n"
     agent._hear_worker(line)

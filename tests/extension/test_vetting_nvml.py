@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from gipfel_extension.vetting.gpus.nvml import Nvml
-from gipfel_extension.vetting.gpus.reading import ReadingError, Remapped
+from gipfel_extension.vetting.gpus import Nvml, ReadingError, Remapped
 
 
 class Library:
@@ -120,9 +119,9 @@ def test_a_gpu_that_is_lost_while_reading():
 def test_readings_and_figures_need_no_pydantic():
     code = (
         "import sys; sys.modules['pydantic'] = sys.modules['yaml'] = None\n"
-        "import gipfel_extension.vetting.gpus.nvml, gipfel_extension.vetting.figures as figures\n"
-        "import gipfel_extension.vetting.attribution.statistics\n"
-        "print(figures.best_known('matmul', 'NVIDIA H100 80GB HBM3').value)"
+        "import gipfel_extension.vetting.gpus, gipfel_extension.vetting.reference_values\n"
+        "import gipfel_extension.vetting.statistics\n"
+        "print(gipfel_extension.vetting.reference_values.best_known('matmul', 'NVIDIA H100 80GB HBM3').value)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False

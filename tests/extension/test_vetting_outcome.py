@@ -7,15 +7,14 @@ from pathlib import Path
 import pytest
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.scheduler.hostlist import expand_hostlist
+from gipfel_cluster.scheduler.notation import expand_hostlist
 from gipfel_extension.vetting.history import Exclusion, Exclusions
 from gipfel_extension.vetting.model import CheckResult, Scope
 from gipfel_extension.vetting.protocol import VettingProtocol
-from gipfel_extension.vetting.protocol_load import parse_protocol
+from gipfel_extension.vetting.protocol_files import parse_protocol
 from gipfel_extension.vetting.report import CheckColumn, VettingReport, make_report
 from gipfel_extension.vetting.report_table import Table
-from gipfel_extension.vetting.run.actions import Action, decide
-from gipfel_extension.vetting.run.resubmit import known_bad, read_job, request_of
+from gipfel_extension.vetting.run.actions import Action, decide, known_bad, read_job, request_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -5,17 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from gipfel_cluster.scheduler.hostlist import expand_hostlist
-from gipfel_extension.vetting.history.borderline import settle_borderline
-from gipfel_extension.vetting.history.entry import record_of
+from gipfel_cluster.scheduler.notation import expand_hostlist
 from gipfel_extension.vetting.history.exclusions import Exclusions
-from gipfel_extension.vetting.history.finished import keep_report
-from gipfel_extension.vetting.history.share import _without_what_is_private
-from gipfel_extension.vetting.model import CheckResult, Owner, Verdict
-from gipfel_extension.vetting.owner import with_owners
-from gipfel_extension.vetting.protocol_load import parse_protocol
+from gipfel_extension.vetting.history.queries import settle_borderline
+from gipfel_extension.vetting.history.site_registry import _without_what_is_private
+from gipfel_extension.vetting.history.store import record_of
+from gipfel_extension.vetting.model import CheckResult, Owner, Verdict, with_owners
+from gipfel_extension.vetting.protocol_files import parse_protocol
 from gipfel_extension.vetting.report import VettingReport, make_report
-from gipfel_extension.vetting.run.actions import Action, decide
+from gipfel_extension.vetting.run.actions import Action, decide, keep_report
 
 sys.path.insert(0, str(Path(__file__).parent))
 

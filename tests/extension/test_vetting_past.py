@@ -4,9 +4,8 @@ from pathlib import Path
 
 from gipfel_extension.vetting.history import HistoryContent, HistoryEntry, VettingRecord
 from gipfel_extension.vetting.model import CheckResult, Scope, Verdict
-from gipfel_extension.vetting.protocol_load import parse_protocol
-from gipfel_extension.vetting.run.board import Board
-from gipfel_extension.vetting.run.past import Past
+from gipfel_extension.vetting.protocol_files import parse_protocol
+from gipfel_extension.vetting.run.report_builder import EarlierRuns, ReportBuilder
 
 
 def test_a_run_is_held_against_what_earlier_runs_measured(tmp_path: Path) -> None:
@@ -15,20 +14,27 @@ def test_a_run_is_held_against_what_earlier_runs_measured(tmp_path: Path) -> Non
         "- {name: link, type: collective, scope: node, threshold: {below_baseline: 10 %}}\n"
         "- {name: pairs, type: collective, scope: pair, threshold: {below_baseline: 10 %}}\n"
     )
-    past = [
+    earlier_runs = [
         HistoryEntry(node=f"n{number}", check="link", type="collective", scope=Scope.NODE,
                      verdict=Verdict.PASS, figure=100.0, unit="B/s")
         for number in range(3)
     ]  # fmt: skip
-    record = VettingRecord(cluster="c", protocol="p", started_ns=1, ended_ns=2, entries=tuple(past))
-    board = Board(protocol, ("n1", "n2"), tmp_path, cluster="c", job="", past=Past(HistoryContent((record,))))
+    record = VettingRecord(cluster="c", protocol="p", started_ns=1, ended_ns=2, entries=tuple(earlier_runs))
+    builder = ReportBuilder(
+        protocol,
+        ("n1", "n2"),
+        tmp_path,
+        cluster="c",
+        job="",
+        earlier_runs=EarlierRuns(HistoryContent((record,))),
+    )
     waiting = CheckResult(
         check="link", type="collective", scope=Scope.NODE, subject="n1", node="n1", unit="B/s",
         verdict=Verdict.INCONCLUSIVE, reason="It waits.", figure=80.0, evidence={"waits": True},
     )  # fmt: skip
-    (bad,) = board.compared([waiting])
+    (bad,) = builder.compared([waiting])
     assert (bad.verdict, "20% below the stored baseline" in bad.reason) == (Verdict.FAIL, True)
-    (good,) = board.compared([waiting.model_copy(update={"figure": 99.0})])
+    (good,) = builder.compared([waiting.model_copy(update={"figure": 99.0})])
     assert good.verdict is Verdict.PASS
     link, pairs = protocol.checks
-    assert (board.past.usual(link), board.past.usual(pairs)) == (100.0, None)
+    assert (builder.earlier_runs.usual(link), builder.earlier_runs.usual(pairs)) == (100.0, None)

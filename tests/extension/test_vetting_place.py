@@ -3,8 +3,8 @@
 import pytest
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.scheduler.hostlist import expand_hostlist, fold_hostlist
-from gipfel_extension.vetting.run.place import Kind, Place
+from gipfel_cluster.scheduler.notation import expand_hostlist, fold_hostlist
+from gipfel_extension.vetting.run.location import Location, LocationKind
 
 _STEP = {
     "SLURM_JOB_ID": "12", "SLURM_STEP_ID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NODELIST": "n[1-4]",
@@ -13,19 +13,19 @@ _STEP = {
 
 
 def test_a_place_is_told_by_slurms_variables() -> None:
-    place = Place.of(_STEP)
-    assert (place.kind, place.node, place.rank, place.extra) == (Kind.STEP, "n3", 2, False)
+    place = Location.of(_STEP)
+    assert (place.kind, place.node, place.rank, place.extra) == (LocationKind.STEP, "n3", 2, False)
     assert place.nodes == ("n1", "n2", "n3", "n4")
-    assert Place.of(_STEP | {"SLURM_LOCALID": "1"}).extra
+    assert Location.of(_STEP | {"SLURM_LOCALID": "1"}).extra
     # A batch script's step has a special number; a notebook's container is a step of one task.
-    batch = Place.of(_STEP | {"SLURM_STEP_ID": "4294967291"})
-    notebook = Place.of(_STEP | {"SLURM_STEP_NUM_TASKS": "1", "GIPFEL_RUN": "/runs/x"})
+    batch = Location.of(_STEP | {"SLURM_STEP_ID": "4294967291"})
+    notebook = Location.of(_STEP | {"SLURM_STEP_NUM_TASKS": "1", "GIPFEL_RUN": "/runs/x"})
     assert {(each.kind, each.nodes) for each in (batch, notebook)} == {
-        (Kind.ALLOCATION, tuple(f"n{number}" for number in range(1, 10)))
+        (LocationKind.ALLOCATION, tuple(f"n{number}" for number in range(1, 10)))
     }
-    assert Place.of({}).kind is Kind.MACHINE
+    assert Location.of({}).kind is LocationKind.MACHINE
     with pytest.raises(GipfelError, match="can't be read"):
-        Place.of(_STEP | {"SLURM_STEP_NODELIST": "n[1-"})
+        Location.of(_STEP | {"SLURM_STEP_NODELIST": "n[1-"})
 
 
 @pytest.mark.parametrize(
@@ -48,10 +48,10 @@ def test_a_list_of_nodes_that_is_shorter_than_the_job_is_no_place() -> None:
         job | {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_NUM_NODES": "4"},
     ):
         with pytest.raises(GipfelError, match="would not be vetted"):
-            Place.of(broken)
-    assert Place.of(step | {"SLURM_STEP_NODELIST": "n1"}).nodes == ("n1",)
-    assert Place.of(job | {"SLURM_JOB_NUM_NODES": "1"}).nodes == ("n1",)
-    assert Place.of({"SLURM_JOB_NUM_NODES": "4", "SLURMD_NODENAME": "n1"}).nodes == ("n1",)
+            Location.of(broken)
+    assert Location.of(step | {"SLURM_STEP_NODELIST": "n1"}).nodes == ("n1",)
+    assert Location.of(job | {"SLURM_JOB_NUM_NODES": "1"}).nodes == ("n1",)
+    assert Location.of({"SLURM_JOB_NUM_NODES": "4", "SLURMD_NODENAME": "n1"}).nodes == ("n1",)
     for odd in ("a|b", "<b>", "n1\nn2", "-n", "n" * 300):
         with pytest.raises(GipfelError, match="can't be the name of a node"):
-            Place.of({"GIPFEL_NODE": odd})
+            Location.of({"GIPFEL_NODE": odd})

@@ -10,13 +10,18 @@ from pathlib import Path
 import pytest
 
 from gipfel_cluster.model import GipfelError
-from gipfel_extension.training.papermill.yaml_text import read_mapping
-from gipfel_extension.vetting.checks.registry import OURS, check_class, check_types
+from gipfel_extension.training.papermill.values import read_mapping
+from gipfel_extension.vetting.check import OURS, check_class, check_types
 from gipfel_extension.vetting.model import Scope, Verdict
 from gipfel_extension.vetting.one_check import group_probe, is_group, time_limit
-from gipfel_extension.vetting.protocol_load import SHIPPED, load_protocol, parse_protocol, shipped_protocols
-from gipfel_extension.vetting.protocol_schema import protocol_schema
-from gipfel_extension.vetting.quantities import quantity, shown
+from gipfel_extension.vetting.protocol_files import (
+    SHIPPED,
+    load_protocol,
+    parse_protocol,
+    protocol_schema,
+    shipped_protocols,
+)
+from gipfel_extension.vetting.quantities import quantity, with_unit
 
 ROOT = Path(__file__).resolve().parents[2]
 VETNODE = """\
@@ -153,19 +158,19 @@ def one(text: str):
         ("- {name: a, type: temprature}", 3, "no check of type 'temprature'", "Did you mean 'temperature'?"),
         ("- name: a\n  type: vetnode.evaluations.gpu_eval.GpuEval", 4, "no check", "gpu_eval.GPUEval"),
         ("- name: a\n  type: vetnode.evaluations.random.RandomEval", 3, "checks nothing", "Take it out."),
-        ("- name: a\n  type: temperature\n  serverity: error", 5, "'serverity' is no key", "'severity'"),
+        ("- name: a\n  type: temperature\n  serverity: error", 5, "'serverity' is not a key", "'severity'"),
         ("- name: a\n  type: dns\n  parameters:\n    at_mots: 3 s", 6, "'at_mots' is not known", "'at_most'"),
-        ("- name: a\n  type: dns\n  parameters: {at_most: soon}", 5, "not a number with a unit", "Mend"),
+        ("- name: a\n  type: dns\n  parameters: {at_most: soon}", 5, "not a number with a unit", "Correct"),
         ("- name: a\n  type: matmul\n  threshold: {at_leats: 3}", 5, "at_leats", "'at_least'"),
-        ("- name: a\n  type: matmul\n  threshold: {source: x}", 5, "has no condition", "Mend"),
+        ("- name: a\n  type: matmul\n  threshold: {source: x}", 5, "has no condition", "Correct"),
         ("- name: a\n  type: dns\n  scope: pair", 5, "can be: node", "Choose one."),
         ("- name: a\n  type: dns\n  time_limit: -3 s", 0, "", ""),
         ("- name: a\n  type: dns\n  time_limit: never", 5, "time limit", "30 s"),
         ("- name: a", 3, "has no type", "temperature"),
         ("- just words", 1, "has no keys", "name and type"),
-        ("- name: a\n  type: dns\n  requirements: [1, 2]", 5, "requirements", "Mend"),
-        ("- name: a\n  type: environment", 3, "expected", "Mend"),
-        (f"{GPU_EVAL}\n  max_temp: 30\n  max_used_memory: 20", 6, "max_used_memory", "Mend"),
+        ("- name: a\n  type: dns\n  requirements: [1, 2]", 5, "requirements", "Correct"),
+        ("- name: a\n  type: environment", 3, "expected", "Correct"),
+        (f"{GPU_EVAL}\n  max_temp: 30\n  max_used_memory: 20", 6, "max_used_memory", "Correct"),
         (f"{GPU_EVAL}\n  max_tmep: 30", 5, "max_t", "max_temp"),
     ],
 )  # fmt: skip
@@ -248,7 +253,7 @@ def test_quantities():
     for wrong in ("", "fast", "1 parsec", True, None, [1], float("nan"), "1e999", "9" * 5000, "1 kiB/s"):
         with pytest.raises(ValueError, match=r".+"):
             quantity(wrong)
-    assert shown(26.4e9, "B/s") == "26.4 GB/s"
+    assert with_unit(26.4e9, "B/s") == "26.4 GB/s"
 
 
 def test_the_schema_for_editors_knows_every_check_and_its_keys():

@@ -14,13 +14,12 @@ from gipfel_cluster.model import Frozen
 from gipfel_extension.vetting.model import Verdict
 from gipfel_extension.vetting.one_check import group_probe
 from gipfel_extension.vetting.probing import ProbeAnswer
-from gipfel_extension.vetting.protocol_load import parse_protocol
+from gipfel_extension.vetting.protocol_files import parse_protocol
 from gipfel_extension.vetting.report import VettingReport
-from gipfel_extension.vetting.run.board import Board
-from gipfel_extension.vetting.run.desk import Desk, RunEnded
+from gipfel_extension.vetting.run.dispatch import AgentPool, ConnectedAgent, Dispatcher, RunEnded
 from gipfel_extension.vetting.run.messages import FindPort, Hello, PortFound, RankEnd, RanksDone, RunRanks
 from gipfel_extension.vetting.run.pairs import run_pairs
-from gipfel_extension.vetting.run.peers import Peer, Peers
+from gipfel_extension.vetting.run.report_builder import ReportBuilder
 
 _GOOD, _SLOW = 20e9, 14e9
 _ROUND_S, _LIMIT_S = 6.0, 20.0
@@ -32,7 +31,7 @@ class Step:
     def __init__(self, nodes: int, hung: set[str], slow: set[str]) -> None:
         names = [f"n{number:02d}" for number in range(nodes)]
         hello = {name: Hello(token="", node=name, address="127.0.0.1", pid=1) for name in names}
-        self.present = {name: Peer(name.encode(), hello[name]) for name in names}
+        self.present = {name: ConnectedAgent(name.encode(), hello[name]) for name in names}
         self.lost: dict[str, str] = {}
         self.now, self.asked = 0.0, Counter[str]()
         self._hung, self._slow = hung, slow
@@ -86,15 +85,17 @@ def _vet(
         "  parameters: {device: cpu, per_gpu: false, samples: 9}\n"
     )
     step = Step(nodes, set(hung), set(slow))
-    board = Board(protocol, list(step.present), folder, cluster="c", job="1")
+    builder = ReportBuilder(protocol, list(step.present), folder, cluster="c", job="1")
     (entry,) = protocol.checks
-    desk = Desk(cast("Peers", step), lambda: ended(step.now), due=seconds, clock=lambda: step.now)
+    dispatcher = Dispatcher(
+        cast("AgentPool", step), lambda: ended(step.now), due=seconds, clock=lambda: step.now
+    )
     complete = True
     try:
-        run_pairs(board, desk, entry, group_probe(entry), board.nodes, later_s=0.0)
+        run_pairs(builder, dispatcher, entry, group_probe(entry), builder.nodes, later_s=0.0)
     except RunEnded:
         complete = False
-    return board.report(ended=True, complete=complete), step
+    return builder.report(ended=True, complete=complete), step
 
 
 def _verdicts(report: VettingReport) -> Counter[str]:

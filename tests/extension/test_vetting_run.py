@@ -10,17 +10,17 @@ import pytest
 
 from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_extension.vetting.grid import grid_of
-from gipfel_extension.vetting.history.locking import locked
+from gipfel_extension.vetting.history.store import locked
 from gipfel_extension.vetting.model import Severity, Verdict
 from gipfel_extension.vetting.probing import ProbeAnswer, ProbeSpec
-from gipfel_extension.vetting.protocol_load import parse_protocol
+from gipfel_extension.vetting.protocol_files import parse_protocol
 from gipfel_extension.vetting.report import read_report
 from gipfel_extension.vetting.report_table import Table
 from gipfel_extension.vetting.run import session
-from gipfel_extension.vetting.run.board import Board
 from gipfel_extension.vetting.run.coordinator import Coordinator
-from gipfel_extension.vetting.run.desk import Desk
+from gipfel_extension.vetting.run.dispatch import AgentPool, Dispatcher
 from gipfel_extension.vetting.run.groups import run_groups
+from gipfel_extension.vetting.run.location import Location, LocationKind
 from gipfel_extension.vetting.run.messages import (
     CheckDone,
     FindPort,
@@ -32,9 +32,8 @@ from gipfel_extension.vetting.run.messages import (
     RunRanks,
     from_coordinator,
 )
-from gipfel_extension.vetting.run.peers import Peers
-from gipfel_extension.vetting.run.place import Kind, Place
-from gipfel_extension.vetting.run.rendezvous import Door, Link
+from gipfel_extension.vetting.run.rendezvous import Link, Listener
+from gipfel_extension.vetting.run.report_builder import ReportBuilder
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -44,10 +43,10 @@ from vetting_verdicts import TWO, verdict_of
 class FakeAgent:
     """Says over a real link what a test wants."""
 
-    def __init__(self, door: Door, node: str, *, token: str = "", extra: bool = False) -> None:
-        self.link = Link(door.rendezvous, "127.0.0.1")
+    def __init__(self, listener: Listener, node: str, *, token: str = "", extra: bool = False) -> None:
+        self.link = Link(listener.rendezvous, "127.0.0.1")
         self.node = node
-        token = token or door.rendezvous.token
+        token = token or listener.rendezvous.token
         self.say(Hello(token=token, node=node, address="127.0.0.1", pid=1, extra=extra))
 
     def say(self, message: Frozen | bytes) -> None:
@@ -61,27 +60,31 @@ class FakeAgent:
 
 
 @pytest.fixture
-def door() -> Iterator[Door]:
-    door = Door(alone=True, node="here")
-    yield door
-    door.close()
+def listener() -> Iterator[Listener]:
+    listener = Listener(alone=True, node="here")
+    yield listener
+    listener.close()
 
 
-def _until(peers: Peers, done: Callable[[], bool], limit_s: float = 30) -> None:
+def _until(pool: AgentPool, done: Callable[[], bool], limit_s: float = 30) -> None:
     end = time.monotonic() + limit_s
     while not done():
-        list(peers.listen(0.05))
+        list(pool.listen(0.05))
         assert time.monotonic() < end
 
 
-def test_who_does_not_know_the_token_is_nobody_and_a_stranger_only_waits(door: Door) -> None:
-    peers = Peers(door, ["a", "b"])
-    agents = [FakeAgent(door, "a", token="gu\u00e9ssed"), FakeAgent(door, "b"), FakeAgent(door, "c")]
+def test_who_does_not_know_the_token_is_nobody_and_a_stranger_only_waits(listener: Listener) -> None:
+    pool = AgentPool(listener, ["a", "b"])
+    agents = [
+        FakeAgent(listener, "a", token="gu\u00e9ssed"),
+        FakeAgent(listener, "b"),
+        FakeAgent(listener, "c"),
+    ]
     try:
-        _until(peers, lambda: "b" in peers.present and bool(peers.notes))
-        assert set(peers.present) == {"b"}
+        _until(pool, lambda: "b" in pool.present and bool(pool.notes))
+        assert set(pool.present) == {"b"}
         assert agents[0].heard() == []
-        assert "c is no node" in peers.notes[0]
+        assert "c is not a node" in pool.notes[0]
     finally:
         for agent in agents:
             agent.link.close()
@@ -94,38 +97,38 @@ def test_who_does_not_know_the_token_is_nobody_and_a_stranger_only_waits(door: D
         CheckDone(task=1, results=(verdict_of("b", "env"),)).model_dump_json().encode(),
     ],
 )  # fmt: skip
-def test_an_agent_that_sends_rubbish_or_speaks_of_others_is_lost(door: Door, rubbish: bytes) -> None:
-    peers = Peers(door, ["a", "b"])
-    agent = FakeAgent(door, "a")
+def test_an_agent_that_sends_rubbish_or_speaks_of_others_is_lost(listener: Listener, rubbish: bytes) -> None:
+    pool = AgentPool(listener, ["a", "b"])
+    agent = FakeAgent(listener, "a")
     try:
-        _until(peers, lambda: "a" in peers.present)
+        _until(pool, lambda: "a" in pool.present)
         agent.say(rubbish)
-        _until(peers, lambda: "a" in peers.lost)
-        assert "can't be read" in peers.lost["a"]
+        _until(pool, lambda: "a" in pool.lost)
+        assert "can't be read" in pool.lost["a"]
     finally:
         agent.link.close()
 
 
-def test_a_silent_agent_and_one_that_is_gone_are_told_apart(door: Door) -> None:
-    peers = Peers(door, ["a", "b"], silence_s=8)
-    silent, gone = FakeAgent(door, "a"), FakeAgent(door, "b")
-    _until(peers, lambda: len(peers.present) == 2)
+def test_a_silent_agent_and_one_that_is_gone_are_told_apart(listener: Listener) -> None:
+    pool = AgentPool(listener, ["a", "b"], silence_s=8)
+    silent, gone = FakeAgent(listener, "a"), FakeAgent(listener, "b")
+    _until(pool, lambda: len(pool.present) == 2)
     gone.link.close()
-    _until(peers, lambda: len(peers.lost) == 2)
+    _until(pool, lambda: len(pool.lost) == 2)
     silent.link.close()
-    assert "it was killed, or the node was cut off" in peers.lost["b"]
-    assert "stopped or hangs" in peers.lost["a"]
+    assert "it was killed, or the node was cut off" in pool.lost["b"]
+    assert "stopped or hangs" in pool.lost["a"]
 
 
 def test_nodes_that_never_come_or_lie_get_verdicts_and_nothing_waits_for_them(
-    door: Door, tmp_path: Path
+    listener: Listener, tmp_path: Path
 ) -> None:
-    board = Board(TWO, ["a", "b"], tmp_path, cluster="c", job="1")
-    peers = Peers(door, board.nodes)
-    agent = FakeAgent(door, "a")
+    builder = ReportBuilder(TWO, ["a", "b"], tmp_path, cluster="c", job="1")
+    pool = AgentPool(listener, builder.nodes)
+    agent = FakeAgent(listener, "a")
 
     def answer() -> None:
-        board.keep()
+        builder.keep()
         while agent.link.socket.poll(0):
             message = from_coordinator(agent.link.socket.recv())
             if isinstance(message, RunCheck):
@@ -133,11 +136,11 @@ def test_nodes_that_never_come_or_lie_get_verdicts_and_nothing_waits_for_them(
                 agent.say(CheckDone(task=message.task, results=(verdict_of("a", "else"),)))
 
     coordinator = Coordinator(
-        board, peers, why_not=lambda _: "", ended=lambda: "", tick=answer, come_within_s=2
+        builder, pool, why_not=lambda _: "", ended=lambda: "", tick=answer, come_within_s=2
     )
     assert coordinator.run() == ""
     agent.link.close()
-    report = board.report(ended=True, complete=True)
+    report = builder.report(ended=True, complete=True)
     assert report.good_nodes == ()
     assert report.exclude == "a,b"
     verdicts = {(each.node, each.check): each for each in report.results}
@@ -146,16 +149,18 @@ def test_nodes_that_never_come_or_lie_get_verdicts_and_nothing_waits_for_them(
     assert not read_report(tmp_path).complete
 
 
-def test_a_run_that_is_ended_gives_every_check_a_verdict(door: Door, tmp_path: Path) -> None:
-    board = Board(TWO, ["a"], tmp_path, cluster="c", job="1")
+def test_a_run_that_is_ended_gives_every_check_a_verdict(listener: Listener, tmp_path: Path) -> None:
+    builder = ReportBuilder(TWO, ["a"], tmp_path, cluster="c", job="1")
     ends = time.monotonic() + 1
 
     def ended() -> str:
         return "Time is up." if time.monotonic() > ends else ""
 
-    coordinator = Coordinator(board, Peers(door, ["a"]), why_not=lambda _: "", ended=ended, tick=lambda: None)
+    coordinator = Coordinator(
+        builder, AgentPool(listener, ["a"]), why_not=lambda _: "", ended=ended, tick=lambda: None
+    )
     assert coordinator.run() == "Time is up."
-    assert [(each.check, each.reason) for each in board.results] == [
+    assert [(each.check, each.reason) for each in builder.results] == [
         ("env", "Time is up."),
         ("shm", "Time is up."),
     ]
@@ -163,11 +168,11 @@ def test_a_run_that_is_ended_gives_every_check_a_verdict(door: Door, tmp_path: P
 
 @pytest.mark.parametrize("slow", [("b",), ("a", "b")])
 def test_a_node_that_hangs_in_its_own_checks_does_not_take_the_time_of_the_others(
-    door: Door, tmp_path: Path, slow: tuple[str, ...]
+    listener: Listener, tmp_path: Path, slow: tuple[str, ...]
 ) -> None:
-    board = Board(TWO, ["a", "b"], tmp_path, cluster="c", job="1")
-    peers = Peers(door, board.nodes)
-    agents = {node: FakeAgent(door, node) for node in board.nodes}
+    builder = ReportBuilder(TWO, ["a", "b"], tmp_path, cluster="c", job="1")
+    pool = AgentPool(listener, builder.nodes)
+    agents = {node: FakeAgent(listener, node) for node in builder.nodes}
     now, told = [0.0], set[str]()
 
     def answer() -> None:
@@ -178,7 +183,7 @@ def test_a_node_that_hangs_in_its_own_checks_does_not_take_the_time_of_the_other
                 if isinstance(message, RunCheck) and node not in slow:
                     name = str(dict(message.entry)["name"])  # type: ignore[call-overload]
                     agent.say(CheckDone(task=message.task, results=(verdict_of(node, name),)))
-        if {each.check for each in board.results if each.node == "a"} >= {"env", "shm"} or (
+        if {each.check for each in builder.results if each.node == "a"} >= {"env", "shm"} or (
             {"a run_check", "b run_check"} <= told and "a" in slow
         ):
             # It is late, but not the run's end; that comes where nobody else has ended.
@@ -188,13 +193,13 @@ def test_a_node_that_hangs_in_its_own_checks_does_not_take_the_time_of_the_other
         return "Time is up." if now[0] > 100 else ""
 
     coordinator = Coordinator(
-        board, peers, why_not=lambda _: "", ended=ended, tick=answer, due=100.0, clock=lambda: now[0]
+        builder, pool, why_not=lambda _: "", ended=ended, tick=answer, due=100.0, clock=lambda: now[0]
     )
     reason = coordinator.run()
-    _until(peers, lambda: answer() or "a" in slow or "b stop" in told)  # type: ignore[func-returns-value]
+    _until(pool, lambda: answer() or "a" in slow or "b stop" in told)  # type: ignore[func-returns-value]
     for agent in agents.values():
         agent.link.close()
-    report = board.report(ended=True, complete=not reason)
+    report = builder.report(ended=True, complete=not reason)
     assert (reason, report.complete) == (("Time is up.", False) if "a" in slow else ("", True))
     assert report.good_nodes == (() if "a" in slow else ("a",))
     if "a" not in slow:
@@ -205,14 +210,16 @@ def test_a_node_that_hangs_in_its_own_checks_does_not_take_the_time_of_the_other
         assert (found["env"].follows, found["shm"].follows) == (False, True)
 
 
-def test_an_agent_cannot_make_a_check_unimportant_or_pass_for_a_group(door: Door, tmp_path: Path) -> None:
+def test_an_agent_cannot_make_a_check_unimportant_or_pass_for_a_group(
+    listener: Listener, tmp_path: Path
+) -> None:
     protocol = parse_protocol(
         "checks:\n- {name: env, type: environment, parameters: {expected: {A: b}}}\n"
         "- {name: pairs, type: collective, scope: pair}\n"
     )
-    board = Board(protocol, ["a"], tmp_path, cluster="c", job="1")
-    peers = Peers(door, board.nodes)
-    agent = FakeAgent(door, "a")
+    builder = ReportBuilder(protocol, ["a"], tmp_path, cluster="c", job="1")
+    pool = AgentPool(listener, builder.nodes)
+    agent = FakeAgent(listener, "a")
 
     def answer() -> None:
         while agent.link.socket.poll(0):
@@ -223,26 +230,26 @@ def test_an_agent_cannot_make_a_check_unimportant_or_pass_for_a_group(door: Door
                 forged = verdict_of("a", str(name), verdict, severity="warning")
                 agent.say(CheckDone(task=message.task, results=(forged,)))
 
-    coordinator = Coordinator(board, peers, why_not=lambda _: "", ended=lambda: "", tick=answer)
+    coordinator = Coordinator(builder, pool, why_not=lambda _: "", ended=lambda: "", tick=answer)
     assert coordinator.run() == ""
     agent.link.close()
-    found = {each.check: each for each in board.results}
+    found = {each.check: each for each in builder.results}
     assert (found["env"].severity, found["env"].type) == (Severity.ERROR, "environment")
     assert found["pairs"].verdict is Verdict.NOT_RUN
-    assert not board.report(ended=True, complete=True).vetted
+    assert not builder.report(ended=True, complete=True).vetted
 
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_the_last_node_is_vetted_only_where_one_may_go_on_alone(
-    door: Door, tmp_path: Path, *, alone: bool
+    listener: Listener, tmp_path: Path, *, alone: bool
 ) -> None:
     protocol = parse_protocol(
         "checks:\n- {name: env, type: environment, parameters: {expected: {A: b}}}\n"
         "- {name: pairs, type: collective, scope: pair}\n- {name: all, type: collective, scope: all}\n"
     )
-    board = Board(protocol, ["a", "b"], tmp_path, cluster="c", job="1")
-    peers = Peers(door, board.nodes)
-    agents = {node: FakeAgent(door, node) for node in board.nodes}
+    builder = ReportBuilder(protocol, ["a", "b"], tmp_path, cluster="c", job="1")
+    pool = AgentPool(listener, builder.nodes)
+    agents = {node: FakeAgent(listener, node) for node in builder.nodes}
 
     def answer() -> None:
         for node, agent in agents.items():
@@ -255,12 +262,12 @@ def test_the_last_node_is_vetted_only_where_one_may_go_on_alone(
                     agent.say(CheckDone(task=message.task, results=(found,) if own else ()))
 
     coordinator = Coordinator(
-        board, peers, why_not=lambda _: "", ended=lambda: "", tick=answer, one_suffices=alone
+        builder, pool, why_not=lambda _: "", ended=lambda: "", tick=answer, one_suffices=alone
     )
     assert coordinator.run() == ""
     for agent in agents.values():
         agent.link.close()
-    report = board.report(ended=True, complete=True)
+    report = builder.report(ended=True, complete=True)
     verdicts = {(each.node, each.check): str(each.verdict) for each in report.results}
     assert {verdicts["a", "pairs"], verdicts["a", "all"]} == {"not_run"}
     assert {verdicts["b", "pairs"], verdicts["b", "all"]} == {"not_run"}
@@ -278,7 +285,7 @@ def test_the_last_node_is_vetted_only_where_one_may_go_on_alone(
 
 def test_two_runs_do_not_write_into_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "_OTHERS_S", 0.1)
-    place = Place(kind=Kind.MACHINE, node="n1", nodes=("n1",), cluster="c")
+    place = Location(kind=LocationKind.MACHINE, node="n1", nodes=("n1",), cluster="c")
     environment = {"GIPFEL_RUN": str(tmp_path), "GIPFEL_VETTING_HISTORY": str(tmp_path / "history")}
     options = session.VettingOptions(protocol=parse_protocol("checks: []"))
     (tmp_path / "vetting").mkdir()
@@ -302,10 +309,10 @@ def test_two_runs_do_not_write_into_one_folder(tmp_path: Path, monkeypatch: pyte
     ("said", "samples"), [((), 7), ((0,), 7), ((0, 0), 7), ((1, 2), 7), ((0, 1), 1), ((0, 1), 0)]
 )
 def test_a_rank_that_nobody_speaks_of_or_that_measured_too_little_is_no_measurement(
-    door: Door, said: tuple[int, ...], samples: int
+    listener: Listener, said: tuple[int, ...], samples: int
 ) -> None:
-    peers = Peers(door, ["a"])
-    agent = FakeAgent(door, "a")
+    pool = AgentPool(listener, ["a"])
+    agent = FakeAgent(listener, "a")
     end = time.monotonic() + 30
 
     def answer() -> None:
@@ -322,9 +329,9 @@ def test_a_rank_that_nobody_speaks_of_or_that_measured_too_little_is_no_measurem
                 )
                 agent.say(RanksDone(task=message.task, ends=ends))
 
-    _until(peers, lambda: "a" in peers.present)
+    _until(pool, lambda: "a" in pool.present)
     spec = ProbeSpec(argv=("probe",), request={"samples": 7}, time_limit_s=20)
-    (outcome,) = run_groups(Desk(peers, lambda: "", answer), spec, [("a",)])
+    (outcome,) = run_groups(Dispatcher(pool, lambda: "", answer), spec, [("a",)])
     agent.link.close()
     assert outcome.accused == ("a",)
     assert outcome.answer.samples == ()

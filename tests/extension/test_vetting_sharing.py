@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gipfel_extension.vetting.history import consents, history_root, set_consent, share_record
-from gipfel_extension.vetting.history.site_baselines import site_baselines
+from gipfel_extension.vetting.history.site_registry import site_baselines
 from gipfel_extension.vetting.model import Verdict
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -126,7 +126,7 @@ class TestSharing:
         ("url", "token", "words"),
         [
             ("http://127.0.0.1:1", "secret", "did not answer"),
-            ("file:///etc/passwd", "secret", "no web address"),
+            ("file:///etc/passwd", "secret", "not a web address"),
             ("", "secret", "no registry"),
             ("http://127.0.0.1:1", "", "no token"),
             ("http://127.0.0.1:1", "a\r\nX: y", "no token"),

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from gipfel_extension.vetting.check import CheckContext
-from gipfel_extension.vetting.gpus.reading import GpuReading, NvLink, ReadingError, Remapped
-from gipfel_extension.vetting.host import Ran, ThisHost
+from gipfel_extension.vetting.gpus import GpuReading, NvLink, ReadingError, Remapped
+from gipfel_extension.vetting.host import LocalHost, Ran
 from gipfel_extension.vetting.local_probes import LocalProbes
 from gipfel_extension.vetting.probing import ProbeAnswer, ProbeSpec
 
@@ -44,7 +44,7 @@ class Readings:
         return self.found
 
 
-class FakeHost(ThisHost):
+class FakeHost(LocalHost):
     """This machine, with some files and programs replaced by what another one said."""
 
     def __init__(
@@ -77,7 +77,7 @@ class FakeProbes:
 def context(folder: Path, **changes: Any) -> CheckContext:
     """A node with four healthy GPUs."""
     given: dict[str, Any] = {
-        "node": "nid000001", "environment": {}, "host": ThisHost(), "gpus": Readings(*gpus()),
+        "node": "nid000001", "environment": {}, "host": LocalHost(), "gpus": Readings(*gpus()),
         "probes": LocalProbes(sys.executable, {"PATH": "/usr/bin:/bin"}), "scratch": folder,
         "expected_gpus": 4,
     }  # fmt: skip

@@ -3,7 +3,7 @@
 from typing import Any
 
 from gipfel_extension.vetting.model import CheckResult, Scope
-from gipfel_extension.vetting.protocol_load import parse_protocol
+from gipfel_extension.vetting.protocol_files import parse_protocol
 
 TWO = parse_protocol(
     "name: two\nchecks:\n- {name: env, type: environment, parameters: {expected: {A: '1'}}}\n"

@@ -48,7 +48,7 @@ def recorder(
     folder: Path, *, interval: float, sources: tuple[str, ...] = ("nvml",), root_pid: int | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A recorder that writes into the folder, ended by SIGTERM at the end."""
-    command = [sys.executable, "-m", "gipfel_extension.telemetry.recorder", "--telemetry", str(folder)]
+    command = [sys.executable, "-m", "gipfel_extension.recorder", "--telemetry", str(folder)]
     command += ["--node", "gpu-node", "--interval", str(interval), "--flush", "0.5"]
     command += [word for source in sources for word in ("--source", source)]
     command += ["--root-pid", str(root_pid)] if root_pid is not None else []

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from machine import EXTENSION, Skipped, environment, torch
 
-from gipfel_extension.vetting.attribution.statistics import summary
-from gipfel_extension.vetting.figures import best_known
-from gipfel_extension.vetting.gpus.nvml import Nvml
+from gipfel_extension.vetting.gpus import Nvml
+from gipfel_extension.vetting.reference_values import best_known
+from gipfel_extension.vetting.statistics import summary
 
 PROBES = EXTENSION / "gipfel_extension/vetting/checks/probes"
 #: As in the protocol "quick".
@@ -83,7 +83,7 @@ def test_rates_are_near_the_best_known(tmp_path: Path) -> None:
                 continue
             assert 0.9 <= median / best.value <= 1.2, best.source
     if unknown:
-        raise Skipped(f"no figure is known for {unknown[0]}")
+        raise Skipped(f"no reference value is known for {unknown[0]}")
 
 
 def test_copies_from_the_host(tmp_path: Path) -> None:

@@ -13,25 +13,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gipfel_cluster.broker.beside import broker_beside
-from gipfel_cluster.broker.surroundings import Surroundings
+from gipfel_cluster.broker.context import JobContext
+from gipfel_cluster.job.broker import broker_beside
 from gipfel_cluster.runtime import Runtime
 
 
 @contextmanager
-def running_broker(home: Path, **more: Any) -> Iterator[Surroundings]:
+def running_broker(home: Path, **more: Any) -> Iterator[JobContext]:
     """A real broker process, whose home folder and EDFs are in `home`."""
     scratch = Path(tempfile.mkdtemp(prefix="g-", dir="/tmp"))
     (scratch / "s").mkdir(mode=0o700)
-    surroundings = Surroundings(
+    context = JobContext(
         sockets=str(scratch / "s"), scratch=str(scratch), home=str(home), cluster="here", engine="bubblewrap",
         runtime=Runtime.here(),
         host={"PATH": os.environ["PATH"], "HOME": str(home), "USER": "ada", "SOME_TOKEN": "secret"},
         offered={"GIPFEL_SOCKETS": str(scratch / "s")}, folders=(str(scratch),), **more,
     )  # fmt: skip
     try:
-        with broker_beside(surroundings):
-            yield surroundings
+        with broker_beside(context):
+            yield context
     finally:
         shutil.rmtree(scratch)
 
@@ -41,10 +41,10 @@ def write_edf(home: Path, name: str, text: str = '[env]\nWHERE = "the other"\n')
     (home / ".edf" / f"{name}.toml").write_text(text)
 
 
-def connected(surroundings: Surroundings) -> socket.socket:
+def connected(context: JobContext) -> socket.socket:
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     client.settimeout(30)
-    client.connect(str(surroundings.socket))
+    client.connect(str(context.socket))
     return client
 
 
@@ -75,10 +75,10 @@ _CLIENT = """
 import sys
 from pathlib import Path
 from gipfel_cluster.broker.client import run
-from gipfel_cluster.broker.messages import RunRequest, Spot
+from gipfel_cluster.broker.messages import PathRef, RunRequest
 from gipfel_cluster.model import GipfelError
 try:
-    request = RunRequest(edf=sys.argv[2], command=sys.argv[3:], directory=Spot.of(Path.cwd()))
+    request = RunRequest(edf=sys.argv[2], command=sys.argv[3:], directory=PathRef.of(Path.cwd()))
     sys.exit(run(Path(sys.argv[1]), request, note=lambda line: print("note:", line, file=sys.stderr)))
 except GipfelError as error:
     sys.exit(f"gipfel: {error}")
@@ -86,7 +86,7 @@ except GipfelError as error:
 
 
 def client_process(
-    surroundings: Surroundings, edf: str, command: Sequence[str], **more: Any
+    context: JobContext, edf: str, command: Sequence[str], **more: Any
 ) -> "subprocess.Popen[str]":
     given = {
         "stdin": subprocess.PIPE,
@@ -95,13 +95,13 @@ def client_process(
         "cwd": "/",
         **more,
     }
-    argv = [sys.executable, "-I", "-c", _CLIENT, str(surroundings.socket), edf, *command]
+    argv = [sys.executable, "-I", "-c", _CLIENT, str(context.socket), edf, *command]
     return subprocess.Popen(argv, text=True, start_new_session=True, **given)
 
 
 def run_through(
-    surroundings: Surroundings, edf: str, *command: str, given: str = "", **more: Any
+    context: JobContext, edf: str, *command: str, given: str = "", **more: Any
 ) -> tuple[int, str, str]:
-    process = client_process(surroundings, edf, command, **more)
+    process = client_process(context, edf, command, **more)
     output, errors = process.communicate(given, timeout=60)
     return process.returncode, output, errors

@@ -57,7 +57,7 @@ def shared():
     folder = Path(tempfile.mkdtemp(prefix="gipfel-engine-", dir="/tmp"))
     folder.chmod(0o755)
     package = Path(gipfel_cluster.__path__[0])
-    for part in ("__init__.py", "environment.py", "engines"):
+    for part in ("__init__.py", "environment.py", "namespaces.py", "engines"):
         source, target = package / part, folder / "python/gipfel_cluster" / part
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)

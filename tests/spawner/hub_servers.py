@@ -4,7 +4,7 @@ import json
 import time
 from typing import Any
 
-from gipfel_cluster.scheduler.processes import Process
+from gipfel_cluster.process.tree import Process
 
 
 def until(done: Any, limit: float, hub: Any) -> Any:
@@ -29,7 +29,7 @@ def environment(hub: Any, user: str) -> dict[str, str]:
 
 
 def keeper(hub: Any, user: str) -> Process:
-    path = hub.folder / "state/jobs" / until(lambda: hub.job(user), 20, hub) / "keeper.json"
+    path = hub.folder / "state/jobs" / until(lambda: hub.job(user), 20, hub) / "supervisor.json"
     return Process.model_validate_json(path.read_text())
 
 

@@ -21,26 +21,26 @@ from broker_jobs import connected, run_through, running_broker, said, until, wri
 
 from gipfel_cluster.broker import messages
 from gipfel_cluster.broker.client import ask_now, run
-from gipfel_cluster.broker.surroundings import Surroundings
+from gipfel_cluster.broker.context import JobContext
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.scheduler.processes import descendants
+from gipfel_cluster.process.tree import descendants
 
 _FACTS = messages.to_line(messages.FactsRequest())
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Surroundings]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobContext]:
     home = tmp_path_factory.mktemp("home")
     write_edf(home, "other")
-    with running_broker(home) as surroundings:
-        with connected(surroundings) as client:  # It has opened what it needs.
+    with running_broker(home) as context:
+        with connected(context) as client:  # It has opened what it needs.
             client.sendall(_FACTS)
             assert said(client)
-        yield surroundings
+        yield context
 
 
 @pytest.fixture(autouse=True)
-def goes_on(broker: Surroundings) -> Iterator[None]:
+def goes_on(broker: JobContext) -> Iterator[None]:
     """After every test the same broker answers, and holds no more than before."""
     before = _descriptors()
     yield
@@ -70,13 +70,13 @@ def _descriptors() -> int:
     return len(os.listdir(f"/proc/{_pid()}/fd"))
 
 
-def test_only_its_owner_can_reach_the_socket(broker: Surroundings) -> None:
+def test_only_its_owner_can_reach_the_socket(broker: JobContext) -> None:
     assert stat.S_IMODE(broker.socket.stat().st_mode) == 0o600
     assert stat.S_IMODE(broker.socket.parent.stat().st_mode) == 0o700
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="Only root can act as another user.")
-def test_another_user_gets_no_word_even_where_the_files_would_let_them(broker: Surroundings) -> None:
+def test_another_user_gets_no_word_even_where_the_files_would_let_them(broker: JobContext) -> None:
     code = (
         "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]);"
         's.sendall(b\'{"kind": "facts"}\\n\'); print(len(s.recv(1000)))'
@@ -111,7 +111,7 @@ def test_another_user_gets_no_word_even_where_the_files_would_let_them(broker: S
         b"[" * 100_000 + b"\n", b'{"a":' * 50_000 + b"\n", b'{"kind": "facts"' + b" " * 400_000 + b"\n",
     ],
 )  # fmt: skip
-def test_what_is_no_request_is_refused_in_one_line(broker: Surroundings, content: bytes) -> None:
+def test_what_is_no_request_is_refused_in_one_line(broker: JobContext, content: bytes) -> None:
     with connected(broker) as client:
         client.sendall(content)
         answer = said(client)
@@ -120,13 +120,13 @@ def test_what_is_no_request_is_refused_in_one_line(broker: Surroundings, content
         assert said(client) == {}
 
 
-def test_an_older_clients_language_is_named(broker: Surroundings) -> None:
+def test_an_older_clients_language_is_named(broker: JobContext) -> None:
     with connected(broker) as client:
         client.sendall(b'{"kind": "facts", "version": 99}\n')
-        assert "speaks version 1" in said(client)["problem"]
+        assert "uses version 1" in said(client)["problem"]
 
 
-def test_a_megabyte_of_garbage_is_cut_off(broker: Surroundings) -> None:
+def test_a_megabyte_of_garbage_is_cut_off(broker: JobContext) -> None:
     with connected(broker) as client:
         try:
             for _ in range(64):
@@ -137,7 +137,7 @@ def test_a_megabyte_of_garbage_is_cut_off(broker: Surroundings) -> None:
     assert not answer or "no request longer" in answer["problem"]
 
 
-def test_whoever_says_nothing_is_hung_up_on(broker: Surroundings) -> None:
+def test_whoever_says_nothing_is_hung_up_on(broker: JobContext) -> None:
     with connected(broker) as client, connected(broker) as slow:
         slow.sendall(b"{")
         began = time.monotonic()
@@ -146,7 +146,7 @@ def test_whoever_says_nothing_is_hung_up_on(broker: Surroundings) -> None:
         assert time.monotonic() - began < 20
 
 
-def test_a_flood_leaves_room_for_the_others(broker: Surroundings) -> None:
+def test_a_flood_leaves_room_for_the_others(broker: JobContext) -> None:
     flood = []
     for _ in range(300):
         client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -162,7 +162,7 @@ def test_a_flood_leaves_room_for_the_others(broker: Surroundings) -> None:
         client.close()
 
 
-def test_many_requests_at_once_are_all_answered(broker: Surroundings) -> None:
+def test_many_requests_at_once_are_all_answered(broker: JobContext) -> None:
     clients = [connected(broker) for _ in range(60)]
     for client in clients:
         client.sendall(_FACTS)
@@ -171,7 +171,7 @@ def test_many_requests_at_once_are_all_answered(broker: Surroundings) -> None:
         client.close()
 
 
-def test_a_command_too_many_is_refused_in_words(broker: Surroundings) -> None:
+def test_a_command_too_many_is_refused_in_words(broker: JobContext) -> None:
     request = messages.to_line(messages.RunRequest(edf="other", command=("sleep", "600")))
     with contextlib.ExitStack() as held, open(os.devnull, "r+b") as nothing:
         for _ in range(48):
@@ -181,10 +181,10 @@ def test_a_command_too_many_is_refused_in_words(broker: Surroundings) -> None:
         for _ in range(5):
             status, output, errors = run_through(broker, "other", "true")
             assert (status, output) == (1, "")
-            assert errors == "gipfel: The broker runs 48 commands already. End a kernel and try again.\n"
+            assert errors == "gipfel: The broker already runs 48 commands. End a kernel and try again.\n"
 
 
-def test_a_full_queue_is_waited_for(broker: Surroundings) -> None:
+def test_a_full_queue_is_waited_for(broker: JobContext) -> None:
     pid = _pid()
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -209,7 +209,7 @@ def test_a_full_queue_is_waited_for(broker: Surroundings) -> None:
         os.kill(pid, signal.SIGCONT)
 
 
-def test_a_broker_that_hangs_is_given_up_in_words(broker: Surroundings) -> None:
+def test_a_broker_that_hangs_is_given_up_in_words(broker: JobContext) -> None:
     pid = _pid()
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -220,7 +220,7 @@ def test_a_broker_that_hangs_is_given_up_in_words(broker: Surroundings) -> None:
         os.kill(pid, signal.SIGCONT)
 
 
-def test_a_full_node_is_not_taken_for_a_client_that_is_gone(broker: Surroundings) -> None:
+def test_a_full_node_is_not_taken_for_a_client_that_is_gone(broker: JobContext) -> None:
     scratch = Path(broker.scratch)
     away = scratch.with_name(f"{scratch.name}-away")
     with connected(broker) as client, open(os.devnull, "r+b") as nothing:
@@ -233,7 +233,7 @@ def test_a_full_node_is_not_taken_for_a_client_that_is_gone(broker: Surroundings
             away.rename(scratch)
 
 
-def test_descriptors_that_nobody_asked_for_are_closed(broker: Surroundings) -> None:
+def test_descriptors_that_nobody_asked_for_are_closed(broker: JobContext) -> None:
     for count in (1, 3, 50, 250):
         with connected(broker) as client:
             numbers = array.array("i", [0] * count)
@@ -248,10 +248,10 @@ def test_descriptors_that_nobody_asked_for_are_closed(broker: Surroundings) -> N
             for byte in b'{"kind":':
                 one = array.array("i", [0])
                 client.sendmsg([bytes([byte])], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, one)])
-        assert "no more than input" in said(client).get("problem", "no more than input")
+        assert "at most input" in said(client).get("problem", "at most input")
 
 
-def test_garbage_instead_of_a_signal_ends_that_command_alone(broker: Surroundings) -> None:
+def test_garbage_instead_of_a_signal_ends_that_command_alone(broker: JobContext) -> None:
     line = messages.to_line(messages.RunRequest(edf="other", command=("sleep", "61")))
     for content in (b"garbage\n", b'{"signal": 9}\n{"signal": 99}\n', b"x" * 100_000):
         with connected(broker) as client, open(os.devnull, "r+b") as nothing:
@@ -266,7 +266,7 @@ def _sleepers() -> list[int]:
     return [each for each in descendants(_pid()) if b"sleep\x0061" in _words(each)]
 
 
-def test_a_client_that_never_reads_is_dropped(broker: Surroundings) -> None:
+def test_a_client_that_never_reads_is_dropped(broker: JobContext) -> None:
     client = connected(broker)
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
     client.sendall(_FACTS)
@@ -275,12 +275,12 @@ def test_a_client_that_never_reads_is_dropped(broker: Surroundings) -> None:
     client.close()
 
 
-def test_its_environment_and_arguments_hold_no_token(broker: Surroundings) -> None:
+def test_its_environment_and_arguments_hold_no_token(broker: JobContext) -> None:
     assert b"secret" not in Path(f"/proc/{_pid()}/environ").read_bytes()
     assert b"secret" not in Path(f"/proc/{_pid()}/cmdline").read_bytes()
 
 
-def test_what_the_scheduler_tells_a_job_does_not_end_it(broker: Surroundings) -> None:
+def test_what_the_scheduler_tells_a_job_does_not_end_it(broker: JobContext) -> None:
     for number in (1, 2, 3, 10, 12):
         os.kill(_pid(), number)
     time.sleep(0.2)

@@ -13,10 +13,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from broker_jobs import client_process, run_through, running_broker, until, write_edf
 
-from gipfel_cluster.broker.messages import KernelRequest, RunRequest, Spot
-from gipfel_cluster.broker.surroundings import Surroundings, passed_on
+from gipfel_cluster.broker.context import JobContext, passed_on
+from gipfel_cluster.broker.messages import KernelRequest, PathRef, RunRequest
 from gipfel_cluster.edf import Mount
-from gipfel_cluster.scheduler.processes import Process, descendants
+from gipfel_cluster.process.tree import Process, descendants
 
 
 @pytest.fixture
@@ -26,12 +26,12 @@ def home(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def broker(home: Path) -> Iterator[Surroundings]:
-    with running_broker(home) as surroundings:
-        yield surroundings
+def broker(home: Path) -> Iterator[JobContext]:
+    with running_broker(home) as context:
+        yield context
 
 
-def _sleeper(broker: Surroundings, home: Path, handler: str = "pass") -> "tuple[subprocess.Popen[str], int]":
+def _sleeper(broker: JobContext, home: Path, handler: str = "pass") -> "tuple[subprocess.Popen[str], int]":
     """A client whose command waits, and the command's process."""
     ready = home / "ready"
     ready.unlink(missing_ok=True)
@@ -45,19 +45,19 @@ def _sleeper(broker: Surroundings, home: Path, handler: str = "pass") -> "tuple[
     return client, int(ready.read_text())
 
 
-def test_streams_status_and_variables_are_the_commands(broker: Surroundings, home: Path) -> None:
+def test_streams_status_and_variables_are_the_commands(broker: JobContext, home: Path) -> None:
     code = "cat; echo $WHERE $GIPFEL_ENGINE; pwd; echo wrong >&2; exit 7"
     status, output, errors = run_through(broker, "other", "sh", "-c", code, given="given\n", cwd=home)
     assert (status, output.split("\n"), errors) == (7, ["given", "the other host", str(home), ""], "wrong\n")
 
 
-def test_a_stream_may_be_long_and_the_client_may_not_read(broker: Surroundings) -> None:
+def test_a_stream_may_be_long_and_the_client_may_not_read(broker: JobContext) -> None:
     status, output, _ = run_through(broker, "other", "sh", "-c", "head -c 3000000 /dev/zero | tr '\\0' x")
     assert (status, len(output)) == (0, 3_000_000)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP])
-def test_signals_reach_the_command(broker: Surroundings, home: Path, number: signal.Signals) -> None:
+def test_signals_reach_the_command(broker: JobContext, home: Path, number: signal.Signals) -> None:
     handler = f"signal.signal({int(number)}, lambda *_: sys.exit(42))"
     client, _ = _sleeper(broker, home, handler)
     client.send_signal(number)
@@ -65,14 +65,14 @@ def test_signals_reach_the_command(broker: Surroundings, home: Path, number: sig
     assert client.returncode == 42
 
 
-def test_a_signal_that_ends_the_command_is_its_status(broker: Surroundings, home: Path) -> None:
+def test_a_signal_that_ends_the_command_is_its_status(broker: JobContext, home: Path) -> None:
     client, _ = _sleeper(broker, home)
     client.send_signal(signal.SIGTERM)
     client.communicate(timeout=20)
     assert client.returncode == 128 + signal.SIGTERM
 
 
-def test_a_killed_client_takes_its_command_along(broker: Surroundings, home: Path) -> None:
+def test_a_killed_client_takes_its_command_along(broker: JobContext, home: Path) -> None:
     deaf = "[signal.signal(n, signal.SIG_IGN) for n in (15, 2, 1)]"
     client, pid = _sleeper(broker, home, deaf)
     command = Process.of(pid)
@@ -85,8 +85,8 @@ def test_a_killed_client_takes_its_command_along(broker: Surroundings, home: Pat
 
 
 def test_the_broker_takes_its_commands_along(home: Path) -> None:
-    with running_broker(home) as surroundings:
-        client, pid = _sleeper(surroundings, home)
+    with running_broker(home) as context:
+        client, pid = _sleeper(context, home)
         command = Process.of(pid)
         assert command
     assert not command.alive
@@ -95,7 +95,7 @@ def test_the_broker_takes_its_commands_along(home: Path) -> None:
     assert "Traceback" not in errors
 
 
-def test_a_broker_loads_what_it_needs_when_it_is_first_asked(broker: Surroundings) -> None:
+def test_a_broker_loads_what_it_needs_when_it_is_first_asked(broker: JobContext) -> None:
     (pid,) = descendants(os.getpid())
     status, maps = Path(f"/proc/{pid}/status"), Path(f"/proc/{pid}/maps")
 
@@ -110,7 +110,7 @@ def test_a_broker_loads_what_it_needs_when_it_is_first_asked(broker: Surrounding
     assert "pydantic_core" in maps.read_text()
 
 
-def test_a_killed_broker_is_one_line_for_its_clients(broker: Surroundings, home: Path) -> None:
+def test_a_killed_broker_is_one_line_for_its_clients(broker: JobContext, home: Path) -> None:
     client, pid = _sleeper(broker, home)
     (owner,) = [
         each for each in descendants(os.getpid())
@@ -120,7 +120,7 @@ def test_a_killed_broker_is_one_line_for_its_clients(broker: Surroundings, home:
     assert client.wait(20) == 1
     os.kill(pid, signal.SIGKILL)  # The host engine leaves it to the job, which ends whatever is below it.
     _, errors = client.communicate(timeout=20)
-    assert errors.strip() == "gipfel: This job's broker does not answer. Start the server anew."
+    assert errors.strip() == "gipfel: This job's broker does not answer. Restart the server."
     status, _, errors = run_through(broker, "other", "true")
     assert (status, "does not answer" in errors) == (1, True)
 
@@ -135,7 +135,7 @@ def test_a_killed_broker_is_one_line_for_its_clients(broker: Surroundings, home:
     ],
 )
 def test_what_cant_be_run_is_one_line(
-    broker: Surroundings, home: Path, edf: str, command: tuple[str, ...], words: str
+    broker: JobContext, home: Path, edf: str, command: tuple[str, ...], words: str
 ) -> None:
     write_edf(home, "broken", "image = [\n")
     write_edf(home, "boxed", 'image = "/nowhere/image.sqsh"\n')
@@ -146,7 +146,7 @@ def test_what_cant_be_run_is_one_line(
     assert len(errors.splitlines()) == 1
 
 
-def test_a_second_container_opens_no_port_of_its_own(broker: Surroundings, home: Path) -> None:
+def test_a_second_container_opens_no_port_of_its_own(broker: JobContext, home: Path) -> None:
     write_edf(
         home, "open", '[annotations]\ncom.hooks.ssh.enabled = "true"\ncom.hooks.dcgm.enabled = "true"\n'
     )
@@ -166,15 +166,15 @@ def test_a_client_may_not_change_the_jobs_own_variables(variables: dict[str, str
 
 
 def test_a_kernels_python_is_a_word_or_a_path(tmp_path: Path) -> None:
-    spot = Spot.of(tmp_path)
-    assert KernelRequest(edf="a", connection_file=spot, python="/opt/bin/python").python == "/opt/bin/python"
+    ref = PathRef.of(tmp_path)
+    assert KernelRequest(edf="a", connection_file=ref, python="/opt/bin/python").python == "/opt/bin/python"
     for wrong in ("python3", "-c", "image\n", "runtime/../x"):
         with pytest.raises(ValueError, match="python"):
-            KernelRequest(edf="a", connection_file=spot, python=wrong)
+            KernelRequest(edf="a", connection_file=ref, python=wrong)
 
 
 def test_a_place_is_found_on_the_host_by_its_mount_and_by_nothing_that_only_looks_like_it(
-    broker: Surroundings, tmp_path: Path
+    broker: JobContext, tmp_path: Path
 ) -> None:
     (tmp_path / "data" / "deep").mkdir(parents=True)
     (tmp_path / "elsewhere").mkdir()
@@ -183,12 +183,12 @@ def test_a_place_is_found_on_the_host_by_its_mount_and_by_nothing_that_only_look
         Mount(source=str(tmp_path / "data"), destination="/work"),
     )
     known = broker.model_copy(update={"mounts": mounts})
-    real = Spot.of(tmp_path / "data" / "deep")
+    real = PathRef.of(tmp_path / "data" / "deep")
     seen = real.model_copy(update={"path": "/work/deep"})
     assert known.located(seen) == tmp_path / "data" / "deep"
     assert known.located(real) == tmp_path / "data" / "deep"
     assert known.located(seen.model_copy(update={"inode": real.inode + 1})) is None
-    assert known.located(Spot.of(Path("/etc")).model_copy(update={"path": "/usr"})) is None
+    assert known.located(PathRef.of(Path("/etc")).model_copy(update={"path": "/usr"})) is None
 
 
 def test_no_token_is_passed_on_to_further_jobs() -> None:

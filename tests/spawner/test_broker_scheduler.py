@@ -11,7 +11,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from broker_jobs import running_broker, until, write_edf
 
-from gipfel_cluster.broker.client import ask_now
+from gipfel_cluster.broker.client import BrokerScheduler, ask_now
+from gipfel_cluster.broker.context import JobContext
 from gipfel_cluster.broker.messages import (
     EdfAnswer,
     EdfRequest,
@@ -21,23 +22,21 @@ from gipfel_cluster.broker.messages import (
     LintRequest,
     LocateAnswer,
     LocateRequest,
-    Spot,
+    PathRef,
     broker_socket,
 )
-from gipfel_cluster.broker.surroundings import Surroundings
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler import JobRequest, Scheduler
-from gipfel_cluster.scheduler.broker import BrokerScheduler
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Surroundings]:
-    with running_broker(tmp_path) as surroundings:
-        yield surroundings
+def broker(tmp_path: Path) -> Iterator[JobContext]:
+    with running_broker(tmp_path) as context:
+        yield context
 
 
 @pytest.fixture
-def scheduler(broker: Surroundings) -> Scheduler:
+def scheduler(broker: JobContext) -> Scheduler:
     return BrokerScheduler(broker.socket)
 
 
@@ -95,7 +94,7 @@ def test_a_broker_that_is_gone_means_unknown_and_never_ended(tmp_path: Path) -> 
         asyncio.run(scheduler.submit(_request(tmp_path, "id")))
 
 
-def test_the_broker_says_what_a_further_job_needs(broker: Surroundings, tmp_path: Path) -> None:
+def test_the_broker_says_what_a_further_job_needs(broker: JobContext, tmp_path: Path) -> None:
     facts = ask_now(broker.socket, FactsRequest(), FactsAnswer)
     assert (facts.scheduler, facts.cluster, facts.engine) == ("local", "here", "bubblewrap")
     assert facts.environment["HOME"] == str(tmp_path)
@@ -103,7 +102,7 @@ def test_the_broker_says_what_a_further_job_needs(broker: Surroundings, tmp_path
     assert Path(facts.python).exists()
 
 
-def test_edfs_are_looked_up_on_the_host(broker: Surroundings, tmp_path: Path) -> None:
+def test_edfs_are_looked_up_on_the_host(broker: JobContext, tmp_path: Path) -> None:
     write_edf(tmp_path, "mine")
     found = ask_now(broker.socket, EdfRequest(edf="mine"), EdfAnswer)
     assert (found.name, found.file, found.image) == ("mine", f"{tmp_path}/.edf/mine.toml", "")
@@ -114,7 +113,7 @@ def test_edfs_are_looked_up_on_the_host(broker: Surroundings, tmp_path: Path) ->
 
 
 def test_edfs_are_linted_on_the_host_and_what_is_said_fits_a_message(
-    broker: Surroundings, tmp_path: Path
+    broker: JobContext, tmp_path: Path
 ) -> None:
     write_edf(tmp_path, "mine")
     found = ask_now(broker.socket, LintRequest(edf="mine"), LintAnswer).diagnostics
@@ -134,14 +133,14 @@ def test_edfs_are_linted_on_the_host_and_what_is_said_fits_a_message(
     assert "no EDF of this name" in missing.message
 
 
-def test_places_are_located(broker: Surroundings, tmp_path: Path) -> None:
-    there = ask_now(broker.socket, LocateRequest(spot=Spot.of(tmp_path)), LocateAnswer)
+def test_places_are_located(broker: JobContext, tmp_path: Path) -> None:
+    there = ask_now(broker.socket, LocateRequest(ref=PathRef.of(tmp_path)), LocateAnswer)
     assert there.path == str(tmp_path)
-    wrong = Spot.of(tmp_path).model_copy(update={"device": 1})
-    assert ask_now(broker.socket, LocateRequest(spot=wrong), LocateAnswer).path is None
+    wrong = PathRef.of(tmp_path).model_copy(update={"device": 1})
+    assert ask_now(broker.socket, LocateRequest(ref=wrong), LocateAnswer).path is None
 
 
-def test_outside_of_jobs_there_is_no_socket(broker: Surroundings, tmp_path: Path) -> None:
+def test_outside_of_jobs_there_is_no_socket(broker: JobContext, tmp_path: Path) -> None:
     assert broker_socket({}) is None
     assert broker_socket({"GIPFEL_SOCKETS": str(tmp_path)}) is None
     assert broker_socket({"GIPFEL_SOCKETS": "s"}) is None

@@ -4,8 +4,7 @@ import subprocess
 
 import pytest
 
-from gipfel_cluster.edf.bash import expand_bash
-from gipfel_cluster.edf.expand import ExpansionError
+from gipfel_cluster.edf.expand import ExpansionError, expand_bash
 
 VARIABLES = {"A": "/scratch/me/me.tar", "B": "b", "EMPTY": "", "WORD": "Ab cD"}
 FORMS = [

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from gipfel_cluster.edf import check_edf, check_edfs, check_here, load_edf, show_edf
+from gipfel_cluster.edf import check_edf, check_edfs, check_local, load_edf, show_edf
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def folder(tmp_path):
 
 def here(folder, text):
     (folder / "x.toml").write_text(text)
-    return check_here(load_edf("./x.toml", environment={}, directory=folder))
+    return check_local(load_edf("./x.toml", environment={}, directory=folder))
 
 
 def squashfs(folder):
@@ -45,11 +45,11 @@ def test_a_cut_image(folder):
     ("text", "key", "words"),
     [
         ('image = "./none.sqsh"', "image", "does not exist"),
-        ('image = "./x.toml"', "image", "no SquashFS"),
-        ('image = "./empty"', "image", "empty folder"),
-        ('image = "./pipe"', "image", "neither a file nor a folder"),
+        ('image = "./x.toml"', "image", "not a SquashFS"),
+        ('image = "./empty"', "image", "empty directory"),
+        ('image = "./pipe"', "image", "neither a file nor a directory"),
         ('mounts = ["/tmp", "./none:/x"]', "mounts[1]", "No such file"),
-        ('mounts = ["./x.toml:/x:sqsh"]', "mounts[0]", "no SquashFS"),
+        ('mounts = ["./x.toml:/x:sqsh"]', "mounts[0]", "not a SquashFS"),
     ],
 )
 def test_what_is_not_here_is_one_line(folder, text, key, words):
@@ -65,10 +65,10 @@ def test_what_is_not_here_is_one_line(folder, text, key, words):
 def test_an_image_of_a_registry_is_a_warning_where_the_engine_pulls_it(folder):
     (folder / "x.toml").write_text('image = "ubuntu:24.04"')
     edf = load_edf("./x.toml", environment={}, directory=folder)
-    (warning,) = check_here(edf)
+    (warning,) = check_local(edf)
     assert (warning.severity, warning.key) == ("warning", "image")
     assert "pull it at start" in warning.message
-    (error,) = check_here(edf, pulls=False)
+    (error,) = check_local(edf, pulls=False)
     assert (error.severity, error.key) == ("error", "image")
     checked = check_edf("./x.toml", environment={}, directory=folder, here=True)
     assert checked.valid

@@ -13,8 +13,9 @@ from gipfel_cluster.edf import (
     check_edf,
     load_edf,
 )
-from gipfel_cluster.edf.toml_text import edf_toml
-from gipfel_cluster.engines import ContainerRequest, engine_for, engine_invocation, engine_names
+from gipfel_cluster.edf.draft import edf_toml
+from gipfel_cluster.engines import ContainerRequest, engine_for, engine_names
+from gipfel_cluster.hooks import engine_invocation
 from gipfel_cluster.model import GipfelError
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from gipfel_cluster.edf import as_json
-from gipfel_cluster.edf.dialects import DIALECTS
+from gipfel_cluster.edf.keys import KEYS
+from gipfel_cluster.edf.model import DIALECTS
 from gipfel_cluster.edf.resolve import resolve_text
-from gipfel_cluster.edf.written import KEYS
 
 COUNT = int(os.environ.get("GIPFEL_FUZZ", "100000"))
 SEED = 20240721
@@ -106,7 +106,7 @@ def _odd(chance: random.Random) -> str:
     """TOML without a mistake, whose values are none that an EDF should have."""
     below = ("env.A", "env.B", "annotations.com.hooks.ssh.enabled", "annotations.hooks.x", "other")
     strings = ("base_environment", "image", "workdir", "mounts", "devices")
-    keys = (*strings, *below) if chance.random() < 0.8 else KEYS
+    keys = (*strings, *below) if chance.random() < 0.8 else tuple(KEYS)
     lines = {}
     for key in chance.sample(keys, 4):
         text = "".join(chance.choice(_PIECES) for _ in range(chance.randint(0, 2)))

@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from gipfel_cluster.edf import Edf, Mount, check_edf, check_here
-from gipfel_cluster.edf.architecture import can_run, image_architecture
-from gipfel_cluster.edf.here import unseen
-from gipfel_cluster.edf.image import image_environment
-from gipfel_cluster.edf.inside import is_inside
-from gipfel_cluster.edf.oci import oci_entry_point
+from gipfel_cluster.edf import Edf, Mount, check_edf, check_local
+from gipfel_cluster.edf.check import unchecked
+from gipfel_cluster.edf.image import (
+    can_run,
+    image_architecture,
+    image_environment,
+    is_inside,
+    oci_entry_point,
+)
 from gipfel_cluster.edf.reference import reference_problem
 
 MACHINES = {"x86_64": 62, "aarch64": 183, "riscv64": 243}
@@ -50,7 +53,7 @@ def program(folder, machine):
 
 def codes(image, machine="x86_64", **more):
     edf = Edf(name="x", path=None, image=str(image), **more)
-    return [(each.code, each.severity) for each in check_here(edf, machine=machine)]
+    return [(each.code, each.severity) for each in check_local(edf, machine=machine)]
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -59,13 +62,13 @@ def test_the_architecture_is_read_from_a_program(make, tmp_path, machine):
     image = make()
     assert image_architecture(image) == machine
     assert not codes(image, machine)
-    assert not unseen(Edf(name="x", path=None, image=str(image)))
+    assert not unchecked(Edf(name="x", path=None, image=str(image)))
 
 
 def test_an_image_for_another_machine_is_refused_by_name(make, tmp_path):
     program(tmp_path, "aarch64")
     edf = Edf(name="x", path=None, image=str(make()))
-    (error,) = check_here(edf, machine="x86_64")
+    (error,) = check_local(edf, machine="x86_64")
     assert error.code == "architecture"
     assert "aarch64" in error.message
     assert "x86_64" in error.message
@@ -134,7 +137,7 @@ def test_a_source_that_can_not_be_read():
             mounts = tuple(
                 Mount(source=f"{name}/{each}", destination=f"/{each}") for each in os.listdir(name)
             )
-            found = check_here(Edf(name="x", path=None, mounts=mounts))
+            found = check_local(Edf(name="x", path=None, mounts=mounts))
             wrong = {mounts[int(each.key[len("mounts[") : -1])].destination for each in found}
             return wrong == {"/closed", "/folder"} and all(
                 "can't be read by you" in each.message for each in found
@@ -285,5 +288,5 @@ def test_what_no_process_can_be_given_is_left_out_of_a_configuration(tmp_path, o
 def test_this_machine_is_no_image_by_whatever_name(tmp_path):
     (tmp_path / "link").symlink_to("/")
     for image in ("/proc/self/root", str(tmp_path / "link"), "/usr/.."):
-        (found,) = check_here(Edf(name="x", path=None, image=image))
+        (found,) = check_local(Edf(name="x", path=None, image=image))
         assert (found.code, "is this machine itself" in found.message) == ("image", True)

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from gipfel_cluster.edf import find_edf, resolve
-from gipfel_cluster.edf.limits import ALL_CHARACTERS, DIAGNOSTICS, LONGEST, VALUES
-from gipfel_cluster.edf.lines import Lines
-from gipfel_cluster.engines import ContainerRequest, engine_for, engine_invocation
+from gipfel_cluster.edf.document import Lines
+from gipfel_cluster.edf.model import ALL_CHARACTERS, DIAGNOSTICS, LONGEST, VALUES
+from gipfel_cluster.engines import ContainerRequest, engine_for
+from gipfel_cluster.hooks import engine_invocation
 from gipfel_cluster.model import GipfelError
 
 sys.path.insert(0, str(Path(__file__).parent))

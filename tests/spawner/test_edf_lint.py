@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 import gipfel_cluster.edf
-from gipfel_cluster.edf.dialects import DIALECTS
-from gipfel_cluster.edf.lint import RULES
-from gipfel_cluster.edf.resolve import resolve_text
-from gipfel_cluster.edf.toml_text import edf_toml
-from gipfel_cluster.edf.written import WrittenEdf, schema_text
+from gipfel_cluster.edf.draft import edf_toml
+from gipfel_cluster.edf.keys import WrittenEdf, schema_text
+from gipfel_cluster.edf.model import DIALECTS
+from gipfel_cluster.edf.resolve import RULES, resolve_text
 
 PAGE = Path(gipfel_cluster.edf.__file__).parent
 OFI = "[annotations.com.hooks.aws_ofi_nccl]\n"

@@ -27,8 +27,11 @@ def test_annotations_flatten_the_same_from_every_form(text):
 
 
 def test_one_base_or_several():
-    assert [entry.text for entry in parse('base_environment = "a"', "x")[0].base] == ["a"]
-    assert [entry.text for entry in parse('base_environment = ["a", "b"]', "x")[0].base] == ["a", "b"]
+    assert [entry.text for entry in parse('base_environment = "a"', "x")[0].base_environment] == ["a"]
+    assert [entry.text for entry in parse('base_environment = ["a", "b"]', "x")[0].base_environment] == [
+        "a",
+        "b",
+    ]
 
 
 @pytest.mark.parametrize(

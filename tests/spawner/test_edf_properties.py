@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from gipfel_cluster.edf.document import Lines
+from gipfel_cluster.edf.draft import edf_toml
 from gipfel_cluster.edf.expand import ExpansionError, expand, split_fields
-from gipfel_cluster.edf.lines import Lines
+from gipfel_cluster.edf.keys import WrittenEdf
 from gipfel_cluster.edf.parse import parse
 from gipfel_cluster.edf.resolve import resolve_text
-from gipfel_cluster.edf.toml_text import edf_toml
-from gipfel_cluster.edf.written import WrittenEdf
 
 ANY = st.text(alphabet=st.characters(exclude_categories=["Cs"]))
 LINE = st.text(alphabet=st.characters(exclude_characters="\n\r\0", exclude_categories=["Cs"]))

@@ -149,7 +149,7 @@ def test_an_image_without_any_libc_runs_a_mounted_program(sandboxes, shared):
     ("options", "words"),
     [
         ({"mounts": [Mount(source="/tmp", destination="/opt/marker/below")]}, "is a file in the image"),
-        ({"mounts": [Mount(source="/etc/hosts", destination="/opt")]}, "is a folder in the image"),
+        ({"mounts": [Mount(source="/etc/hosts", destination="/opt")]}, "is a directory in the image"),
     ],
 )
 def test_a_container_that_can_not_be_made_is_one_line(sandboxes, image, options, words):

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from gipfel_cluster.edf import Edf
-from gipfel_cluster.engines.cdi import named_device, unasked_device
-from gipfel_cluster.engines.hardware import Hardware
+from gipfel_cluster.engines.devices import Hardware, default_device, named_device
 from gipfel_cluster.model import GipfelError
 
 GOOD = """
@@ -56,7 +55,7 @@ def test_a_broken_specification_keeps_nobody_else_from_a_device(tmp_path, what):
 
 def test_who_names_no_device_needs_none_of_a_name(tmp_path):
     (tmp_path / "a.yaml").write_text(GOOD.replace("all", "MIG-1"))
-    assert unasked_device("nvidia.com/gpu=all", [str(tmp_path)]) is None
+    assert default_device("nvidia.com/gpu=all", [str(tmp_path)]) is None
     with pytest.raises(GipfelError, match=r"Choose one of nvidia\.com/gpu=MIG-1"):
         named_device("nvidia.com/gpu=all", [str(tmp_path)])
 

@@ -5,8 +5,9 @@ import pytest
 
 import gipfel_cluster
 from gipfel_cluster.edf import Edf, Mount
-from gipfel_cluster.engines import ContainerRequest, engine_for, engine_invocation, engine_names
-from gipfel_cluster.engines.choice import engine_names_here
+from gipfel_cluster.engines import ContainerRequest, engine_for, engine_names
+from gipfel_cluster.engines.choice import available_engine_names
+from gipfel_cluster.hooks import engine_invocation
 from gipfel_cluster.model import GipfelError
 
 START = f"{gipfel_cluster.__path__[0]}/engines/sandbox/start.py"
@@ -135,7 +136,8 @@ def test_another_package_brings_an_engine(tmp_path):
     )
     code = (
         "from gipfel_cluster.engines import *\n"
-        "from gipfel_cluster.engines import engine_names, engine_for, engine_invocation\n"
+        "from gipfel_cluster.engines import engine_names, engine_for\n"
+        "from gipfel_cluster.hooks import engine_invocation\n"
         "from gipfel_cluster.edf import Edf\n"
         "edf = Edf(name='x', path=None, image='a')\n"
         "given = ContainerRequest(edf=edf, command=('true',), scratch='/x')\n"
@@ -152,7 +154,7 @@ def test_another_package_brings_an_engine(tmp_path):
 
 
 def test_a_form_offers_the_engines_that_run_here():
-    here = engine_names_here()
+    here = available_engine_names()
     assert "host" in here
     assert set(here) <= set(engine_names())
     assert ("ce" in here) == (engine_for(IMAGE, "ce").missing() is None)

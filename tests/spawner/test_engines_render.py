@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from gipfel_cluster.edf import Edf, Mount
-from gipfel_cluster.engines import ContainerRequest, Invocation, engine_for, engine_invocation
+from gipfel_cluster.edf.reference import read_reference
+from gipfel_cluster.engines import ContainerRequest, Invocation, engine_for
 from gipfel_cluster.engines.bubblewrap import Bubblewrap
-from gipfel_cluster.engines.driver import host_driver
-from gipfel_cluster.engines.hardware import Hardware
+from gipfel_cluster.engines.devices import Hardware, host_driver
 from gipfel_cluster.engines.podman import Podman
-from gipfel_cluster.engines.references import read_reference
+from gipfel_cluster.hooks import engine_invocation
 from gipfel_cluster.model import GipfelError
 
 ODD = "a  \"b\" 'c' $HOME ${HOME} `x` \\n ü€𝄞 # ; | & * ? ~ %s = :,"

@@ -2,8 +2,8 @@ import os
 
 import pytest
 
-from gipfel_cluster.engines.sandbox.namespaces import SandboxError
 from gipfel_cluster.engines.sandbox.rootfs import Layers, write_identity
+from gipfel_cluster.namespaces import SandboxError
 
 
 @pytest.fixture

@@ -10,23 +10,23 @@ import pytest
 from gipfel_cluster.edf import Edf
 from gipfel_cluster.engines import ContainerRequest
 from gipfel_cluster.engines.bubblewrap import Bubblewrap
-from gipfel_cluster.engines.sandbox.plan import DriverFile, Plan, PlannedMount, read_json
+from gipfel_cluster.engines.sandbox.plan import ContainerPlan, DriverFile, PlannedMount, read_json
 
 #: In C, or in the interpreter itself, or so small that they are there in less than half a millisecond.
 QUICK = {
     *("_stat", "_ctypes", "select", "_signal", "time", "pwd", "grp", "_json", "errno"),
 }
 OURS = {
-    *("gipfel_cluster", "gipfel_cluster.environment", "gipfel_cluster.engines"),
+    *("gipfel_cluster", "gipfel_cluster.environment", "gipfel_cluster.namespaces", "gipfel_cluster.engines"),
     *(
         f"gipfel_cluster.engines.sandbox{name}"
         for name in (
-            *("", ".assemble", ".container", ".namespaces", ".arguments", ".command", ".paths", ".plan"),
+            *("", ".assemble", ".container", ".command", ".paths", ".plan"),
             *(".rootfs", ".squashfs", ".supervise"),
         )
     ),
 }
-PLAN = Plan(
+PLAN = ContainerPlan(
     image="/i",
     command=("sh", "-c", '"ü€𝄞\udcff\n\\'),
     scratch="/s",
@@ -75,9 +75,9 @@ def _links() -> tuple[dict[str, str], ...]:
 
 
 def test_a_plan_is_read_as_it_was_written():
-    assert Plan.from_json(PLAN.to_json()) == PLAN
-    assert Plan.from_json(PLAN.to_json()) != Plan(**{**vars(PLAN), "image": "/other"})
-    assert Plan.from_json(Plan(**{**vars(PLAN), "devices": None}).to_json()).devices is None
+    assert ContainerPlan.from_json(PLAN.to_json()) == PLAN
+    assert ContainerPlan.from_json(PLAN.to_json()) != ContainerPlan(**{**vars(PLAN), "image": "/other"})
+    assert ContainerPlan.from_json(ContainerPlan(**{**vars(PLAN), "devices": None}).to_json()).devices is None
 
 
 def test_a_python_without_the_reader_in_c_reads_the_same(monkeypatch):

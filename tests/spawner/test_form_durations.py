@@ -11,9 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 import gipfel_spawner
-from gipfel_cluster.scheduler.durations import parse_duration, slurm_time
-from gipfel_spawner.form.options import UserOptions
-from gipfel_spawner.form.presets import describe_time
+from gipfel_cluster.scheduler.notation import parse_duration, slurm_time
+from gipfel_spawner.form.options import UserOptions, describe_time
 
 _SCRIPT = Path(gipfel_spawner.__file__).parent / "static" / "duration.js"
 _ASK = """

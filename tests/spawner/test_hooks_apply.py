@@ -1,15 +1,15 @@
-"""Which hooks are honoured, which are the site's business, and that each of them is named."""
+"""Which hooks are honoured, which are left to the site, and that each of them is named."""
 
 from pathlib import Path
 
 import pytest
 
-from gipfel_cluster.edf.lint.hooks import HOOKS
 from gipfel_cluster.edf.model import Edf
+from gipfel_cluster.edf.rules_hooks import HOOKS
 from gipfel_cluster.engines.protocol import ContainerRequest
-from gipfel_cluster.hooks import Hooked, apply_hooks
-from gipfel_cluster.hooks.apply import HOOKS_HERE
-from gipfel_cluster.hooks.node import Network
+from gipfel_cluster.hooks import HookResult, apply_hooks
+from gipfel_cluster.hooks.invocation import HOOK_INSTANCES
+from gipfel_cluster.hooks.protocol import Network
 
 
 class QuietNode:
@@ -45,19 +45,19 @@ def request(annotations: dict[str, str], **more: object) -> ContainerRequest:
     return ContainerRequest(edf=edf, command=("true",), scratch="/s", **more)
 
 
-def hooked(annotations: dict[str, str], engine: str = "bubblewrap") -> Hooked:
+def hooked(annotations: dict[str, str], engine: str = "bubblewrap") -> HookResult:
     return apply_hooks(request(annotations), engine=engine, runtime=None, node=QuietNode())
 
 
 def test_the_container_engine_does_all_by_itself() -> None:
     annotations = {f"com.hooks.{name}.enabled": "true" for name in HOOKS}
     done = hooked(annotations, engine="ce")
-    assert done == Hooked(request=request(annotations))
+    assert done == HookResult(request=request(annotations))
 
 
 def test_what_the_container_engine_does_not_know_is_said() -> None:
     done = hooked({"com.hooks.cix.enabled": "true", "com.hooks.ssh.enabled": "true"}, engine="ce")
-    assert done.notes == ("The Container Engine has no hook 'cix' that we know of.",)
+    assert done.notes == ("The Container Engine has no hook 'cix' known to Gipfel.",)
 
 
 @pytest.mark.parametrize("engine", ["bubblewrap", "podman", "apptainer", "pyxis"])
@@ -70,16 +70,16 @@ def test_elsewhere_every_hook_that_is_on_is_named(engine: str) -> None:
 
 def test_a_hook_that_is_not_on_is_not_spoken_of() -> None:
     off = {"com.hooks.cxi.enabled": "false", "com.hooks.ssh.enabled": "True", "com.hooks.ssh.port": "2222"}
-    assert hooked(off) == Hooked(request=request(off))
+    assert hooked(off) == HookResult(request=request(off))
 
 
 def test_a_network_stack_is_chosen_without_a_switch() -> None:
     (note,) = hooked({"com.hooks.netstack.version": "26.06.1"}).notes
-    assert note.startswith("com.hooks.netstack is the site's business in the engine bubblewrap")
+    assert note.startswith("com.hooks.netstack is left to the site in the engine bubblewrap")
 
 
 def test_every_hook_of_the_linter_is_known_here() -> None:
-    assert {hook.name for hook in HOOKS_HERE} == set(HOOKS)
+    assert {hook.name for hook in HOOK_INSTANCES} == set(HOOKS)
 
 
 def test_hooks_come_in_alphabetical_order_and_see_each_other_s_work(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_hooks_come_in_alphabetical_order_and_see_each_other_s_work(tmp_path: Pa
             self.name = name
 
         def apply(self, asked, settings, where, node):
-            return Hooked(request=asked.model_copy(update={"command": (*asked.command, self.name)}))
+            return HookResult(request=asked.model_copy(update={"command": (*asked.command, self.name)}))
 
     done = apply_hooks(
         request({"com.hooks.b.enabled": "true", "com.hooks.a.enabled": "true"}),

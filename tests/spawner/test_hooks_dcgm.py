@@ -16,9 +16,9 @@ from test_hooks_apply import QuietNode
 from gipfel_cluster.edf.model import Edf, Mount
 from gipfel_cluster.engines.bubblewrap import Bubblewrap
 from gipfel_cluster.engines.protocol import ContainerRequest
-from gipfel_cluster.hooks import Hooked, apply_hooks
+from gipfel_cluster.hooks import HookResult, apply_hooks
 from gipfel_cluster.hooks.dcgm import FOLDER, PORT, SOCKET
-from gipfel_cluster.hooks.node import HostNode, Node, parse_libraries
+from gipfel_cluster.hooks.protocol import HostNode, Node, parse_libraries
 
 
 class NodeWithDcgm(QuietNode):
@@ -40,7 +40,7 @@ class NodeWithDcgm(QuietNode):
 
 def hooked(
     node: Node, *, engine: str = "bubblewrap", env: dict[str, str] | None = None, **host: str
-) -> Hooked:
+) -> HookResult:
     annotations = {"com.hooks.dcgm.enabled": "true"}
     edf = Edf(name="a", path=None, image="/a.sqsh", annotations=annotations, env=env or {})
     request = ContainerRequest(edf=edf, command=("true",), scratch="/s", environment=host)

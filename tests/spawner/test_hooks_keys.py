@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gipfel_cluster.hooks.authorized_keys import read_keys
+from gipfel_cluster.hooks.ssh import read_keys
 from gipfel_cluster.model import GipfelError
 
 _OPTIONS = "restrict,pty,port-forwarding "
@@ -143,9 +143,9 @@ def test_a_file_of_somebody_else_decides_nothing(tmp_path: Path, ed25519: str) -
 def test_pipes_devices_folders_and_odd_paths_are_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path, said in [
-        (str(tmp_path / "pipe"), "no regular file"),
-        ("/dev/zero", "no regular file"),
-        (str(tmp_path), "no regular file"),
+        (str(tmp_path / "pipe"), "not a regular file"),
+        ("/dev/zero", "not a regular file"),
+        (str(tmp_path), "not a regular file"),
         (str(tmp_path / "none"), "can't be read"),
         (f"{tmp_path}/a\0b", "can't be read"),
         ("key.pub", "not the absolute path"),

@@ -11,9 +11,9 @@ from test_hooks_apply import QuietNode
 
 from gipfel_cluster.edf.model import Edf
 from gipfel_cluster.engines.protocol import ContainerRequest
-from gipfel_cluster.hooks import Hooked, apply_hooks
-from gipfel_cluster.hooks.node import HostNode, Network
-from gipfel_cluster.hooks.presets import PRESETS, choose_preset
+from gipfel_cluster.hooks import HookResult, apply_hooks
+from gipfel_cluster.hooks.nccl import PRESETS, choose_preset
+from gipfel_cluster.hooks.protocol import HostNode, Network
 
 
 def hooked(
@@ -21,7 +21,7 @@ def hooked(
     annotations: dict[str, str] | None = None,
     env: dict[str, str] | None = None,
     **host: str,
-) -> Hooked:
+) -> HookResult:
     asked = {"com.hooks.aws_ofi_nccl.enabled": "true", **(annotations or {})}
     edf = Edf(name="a", path=None, image="/a.sqsh", annotations=asked, env=env or {})
     request = ContainerRequest(edf=edf, command=("true",), scratch="/s", environment=host)
@@ -69,7 +69,7 @@ def test_the_user_s_word_wins_and_is_said() -> None:
     assert not {"NCCL_PROTO", "NCCL_CROSS_NIC"} & set(done.request.environment)
     assert done.request.environment["FI_MR_CACHE_MONITOR"] == "kdreg2"
     assert done.request.edf.env == {"NCCL_PROTO": "Simple", "NCCL_CROSS_NIC": ""}
-    assert "FI_MR_CACHE_MONITOR, NCCL_CROSS_NIC, NCCL_PROTO are yours and stay." in done.notes[1]
+    assert "FI_MR_CACHE_MONITOR, NCCL_CROSS_NIC, NCCL_PROTO are set by you and stay." in done.notes[1]
 
 
 def test_no_preset_forces_a_plugin_quotes_a_value_or_lacks_a_source() -> None:

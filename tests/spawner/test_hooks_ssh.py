@@ -18,11 +18,10 @@ from test_hooks_apply import QuietNode
 
 from gipfel_cluster.edf.model import Edf
 from gipfel_cluster.engines.protocol import ContainerRequest
-from gipfel_cluster.hooks import Hooked, apply_hooks
-from gipfel_cluster.hooks.inside.configuration import server_configuration
-from gipfel_cluster.hooks.inside.host_key import host_key, public_half
-from gipfel_cluster.hooks.inside.order import SshOrder
-from gipfel_cluster.hooks.node import Node
+from gipfel_cluster.hooks import HookResult, apply_hooks
+from gipfel_cluster.hooks.inside.serve import host_key, public_half
+from gipfel_cluster.hooks.inside.server import SshOrder, server_configuration
+from gipfel_cluster.hooks.protocol import Node
 from gipfel_cluster.runtime import Runtime
 
 _SSHD = shutil.which("sshd", path="/usr/sbin:/sbin:/usr/local/sbin") or ""
@@ -54,7 +53,7 @@ def hooked(
     of: Runtime | None = runtime(**_PROGRAMS),
     node: Node = QuietNode(),
     **settings: str,
-) -> Hooked:
+) -> HookResult:
     annotations = {"com.hooks.ssh.enabled": "true", "com.hooks.ssh.authorize_ssh_key": str(key)}
     annotations |= {f"com.hooks.ssh.{name}": value for name, value in settings.items()}
     request = ContainerRequest(
@@ -102,9 +101,9 @@ class _Root(QuietNode):
         ("no server is started for root", {"node": _Root()}),
         ("no runtime is mounted", {"of": None}),
         ("the runtime /r has no sshd and no ssh-keygen", {"of": runtime()}),
-        ("'80' is no port that a user may open", {"port": "80"}),
-        ("is no port that a user may open", {"port": "15263\nPermitRootLogin yes"}),
-        ("is no port that a user may open", {"port": "٣٣٣٣"}),
+        ("'80' is not a port that a user may open", {"port": "80"}),
+        ("is not a port that a user may open", {"port": "15263\nPermitRootLogin yes"}),
+        ("is not a port that a user may open", {"port": "٣٣٣٣"}),
         ("/nowhere/key.pub can't be read", {"key": "/nowhere/key.pub"}),
     ],
 )
@@ -217,7 +216,7 @@ def test_a_host_key_is_made_once(tmp_path: Path) -> None:
 
 def test_host_keys_made_at_once_end_as_one(tmp_path: Path) -> None:
     program = (
-        "import sys, pathlib; from gipfel_cluster.hooks.inside.host_key import host_key;"
+        "import sys, pathlib; from gipfel_cluster.hooks.inside.serve import host_key;"
         "sys.stdout.buffer.write(host_key(pathlib.Path(sys.argv[1]), sys.argv[2]))"
     )
     words = [sys.executable, "-c", program, str(tmp_path), _KEYGEN]
@@ -257,7 +256,7 @@ def test_the_command_is_this_process_with_its_variables_and_no_child(tmp_path: P
     assert (pid, child, blocked, files, stdin) == (process.pid, False, 0, [0, 1, 2], "grüezi")
     expected = [f"PATH={os.defpath}", "ODD=ü 'quoted' \"twice\" $HOME\nsecond line", "EMPTY=", ""]
     assert environment.split("\0") == expected
-    assert err.decode().startswith("gipfel: nobody can reach this container by ssh: ")
+    assert err.decode().startswith("gipfel: this container can't be reached by ssh: ")
     assert len(err.decode().splitlines()) == 1
 
 

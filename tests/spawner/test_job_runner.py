@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script
-from gipfel_cluster.job.spec import PYTHON
-from gipfel_cluster.scheduler.processes import Process, descendants, kill_tree
+from gipfel_cluster.model import PYTHON
+from gipfel_cluster.process.tree import Process, descendants, kill_tree
 
 LIMIT_S = 60
 
@@ -220,7 +220,7 @@ def test_a_killed_recorder_is_written_down_and_the_command_goes_on(job):
         time.sleep(0.1)
     below = descendants(process.pid)
     recorder = next(
-        pid for pid in below if b"telemetry.recorder" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        pid for pid in below if b"gipfel_extension.recorder" in Path(f"/proc/{pid}/cmdline").read_bytes()
     )
     os.kill(recorder, signal.SIGKILL)
     out, _ = process.communicate(timeout=LIMIT_S)
@@ -261,4 +261,4 @@ def test_a_full_disk_is_one_line(job):
         env=job.environment | {JOB_VARIABLE: spec}, text=True, capture_output=True, timeout=LIMIT_S,
     )  # fmt: skip
     assert (process.returncode, process.stderr.count("\n")) == (1, 1)
-    assert "The job can't go on on its node: File too large." in process.stderr
+    assert "The job can't continue on its node: File too large." in process.stderr

@@ -21,7 +21,7 @@ import pytest
 
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runtime import Runtime, build_runtime, check_runtime
-from gipfel_cluster.runtime.describe import describe
+from gipfel_cluster.runtime.build import describe
 
 USER = ("setpriv", "--reuid=64321", "--regid=64321", "--clear-groups") if os.geteuid() == 0 else ()
 KERNEL = """

@@ -18,9 +18,7 @@ from gipfel_cluster.engines.bubblewrap import Bubblewrap
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runtime import Runtime, build_runtime
 from gipfel_cluster.runtime.build import FILE_PREFIX
-from gipfel_cluster.runtime.earlier import remove_unused
-from gipfel_cluster.runtime.place import Place
-from gipfel_cluster.runtime.squash import squash
+from gipfel_cluster.runtime.installation import Installation, remove_unused, squash
 
 PLAIN_USER = 54321
 PACKAGES = Path(__file__).parents[2] / "spawner"
@@ -191,7 +189,7 @@ def test_a_file_that_is_no_runtime_is_refused_and_never_replaced(tmp_path: Path,
     with pytest.raises(GipfelError) as caught:
         Runtime.load(file)
     assert "\n" not in str(caught.value)
-    with pytest.raises(GipfelError, match="no runtime"), Place.beside(file, progress=quiet):
+    with pytest.raises(GipfelError, match="not a runtime"), Installation.beside(file, progress=quiet):
         pytest.fail("was let in")
     assert file.read_bytes() == before
 
@@ -199,7 +197,7 @@ def test_a_file_that_is_no_runtime_is_refused_and_never_replaced(tmp_path: Path,
 def test_a_replaced_file_stays_for_who_holds_it_open(tmp_path: Path) -> None:
     file = tmp_path / "runtime.sqsh"
     for key in ("old", "new"):
-        with Place.beside(file, progress=quiet) as place:
+        with Installation.beside(file, progress=quiet) as place:
             squash(described(place.building / "tree", key=key), place.building / "file")
             place.publish(place.building / "file")
     (earlier,) = tmp_path.glob(".runtime.sqsh.old-*")

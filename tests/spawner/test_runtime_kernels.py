@@ -11,8 +11,8 @@ from pathlib import Path
 import packaging
 import pytest
 
-from gipfel_cluster.runtime import kernels, start, wheels
-from gipfel_cluster.runtime.describe import is_current
+from gipfel_cluster.runtime import kernels, start
+from gipfel_cluster.runtime.build import is_current
 from gipfel_cluster.runtime.distributions import SITE_PACKAGES
 from gipfel_cluster.runtime.kernels import (
     VERSIONS,
@@ -223,8 +223,8 @@ def test_markers_are_read_for_the_version_that_is_asked_for() -> None:
         "ipykernel": {"requires_dist": ["old; python_version < '3.10'", "new; python_version >= '3.10'"]},
         "new": {},
     }
-    assert wheels._closure(found, ["ipykernel>=6"], "3.9") == ({"ipykernel"}, {"old"})
-    assert wheels._closure(found, ["ipykernel>=6"], "3.13") == ({"ipykernel", "new"}, set())
+    assert kernels._closure(found, ["ipykernel>=6"], "3.9") == ({"ipykernel"}, {"old"})
+    assert kernels._closure(found, ["ipykernel>=6"], "3.13") == ({"ipykernel", "new"}, set())
 
 
 def test_a_runtime_with_more_kernels_than_asked_for_is_current() -> None:

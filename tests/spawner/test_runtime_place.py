@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.runtime.place import Place, share_content
+from gipfel_cluster.runtime.installation import Installation, share_content
 
 needs_bwrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
 
@@ -21,7 +21,7 @@ def quiet(_: str) -> None:
 
 
 def publish(folder: Path, content: str) -> None:
-    with Place.beside(folder, progress=quiet) as place:
+    with Installation.beside(folder, progress=quiet) as place:
         (place.building / "runtime.json").write_text(content)
         place.publish()
 
@@ -98,7 +98,7 @@ def test_who_has_the_replaced_folder_mounted_goes_on_reading_it(tmp_path: Path) 
 
 def test_who_runs_from_the_replaced_folder_keeps_it(tmp_path: Path) -> None:
     folder = tmp_path / "runtime"
-    with Place.beside(folder, progress=quiet) as place:
+    with Installation.beside(folder, progress=quiet) as place:
         (place.building / "runtime.json").write_text("old")
         shutil.copy(shutil.which("cat") or "", place.building / "program")
         place.publish()
@@ -121,7 +121,7 @@ def test_a_replaced_folder_stays_for_days_for_those_who_can_not_be_seen(tmp_path
     foreign.mkdir()
     shutil.copytree(recent, aged)
     told: list[str] = []
-    with Place.beside(folder, progress=told.append):
+    with Installation.beside(folder, progress=told.append):
         assert recent.is_dir()
         assert foreign.is_dir()
         assert not aged.exists()
@@ -134,7 +134,7 @@ def test_an_interrupted_build_leaves_what_was_there(tmp_path: Path) -> None:
     (folder / "runtime.json").write_text("old")
 
     def interrupted() -> None:
-        with Place.beside(folder, progress=quiet) as place:
+        with Installation.beside(folder, progress=quiet) as place:
             (place.building / "runtime.json").write_text("half")
             raise KeyboardInterrupt
 
@@ -148,7 +148,7 @@ def test_what_a_killed_build_left_is_removed_by_the_next(tmp_path: Path) -> None
     leftover = tmp_path / ".runtime.building-killed"
     leftover.mkdir()
     (leftover / "half").touch()
-    with Place.beside(tmp_path / "runtime", progress=quiet):
+    with Installation.beside(tmp_path / "runtime", progress=quiet):
         assert not leftover.exists()
 
 
@@ -160,7 +160,7 @@ def test_something_else_is_never_replaced(tmp_path: Path, kind: str) -> None:
     else:
         folder.mkdir()
         (folder / "chapter").touch()
-    with pytest.raises(GipfelError, match="no runtime"), Place.beside(folder, progress=quiet):
+    with pytest.raises(GipfelError, match="not a runtime"), Installation.beside(folder, progress=quiet):
         pytest.fail("was let in")
     assert folder.exists()
 
@@ -171,10 +171,10 @@ def test_a_second_builder_waits_for_the_first_and_says_so(tmp_path: Path) -> Non
     waits = threading.Event()
 
     def second() -> None:
-        with Place.beside(folder, progress=lambda _: waits.set()):
+        with Installation.beside(folder, progress=lambda _: waits.set()):
             order.append("second")
 
-    with Place.beside(folder, progress=quiet):
+    with Installation.beside(folder, progress=quiet):
         thread = threading.Thread(target=second)
         thread.start()
         assert waits.wait(10)

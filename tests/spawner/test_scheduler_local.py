@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from gipfel_cluster import recorder_keeper
-from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script, closing, orphans, other_nodes
+from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script, recording, remote_recorders
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.scheduler.keeper import GRACE_SECONDS
+from gipfel_cluster.process import supervisor, tree
+from gipfel_cluster.process.tree import Process, descendants
 from gipfel_cluster.scheduler.local import LocalScheduler
-from gipfel_cluster.scheduler.local_machine import LocalGpu, gpus_are_known
-from gipfel_cluster.scheduler.processes import Process, descendants
+from gipfel_cluster.scheduler.machine import LocalGpu, gpus_are_known
 from gipfel_cluster.scheduler.protocol import JobRequest, JobStatus
+from gipfel_cluster.scheduler.supervisor import GRACE_SECONDS
 
 
 def scheduler(folder: Path) -> LocalScheduler:
@@ -75,7 +75,7 @@ def test_a_job_ends_with_its_status_and_log(tmp_path: Path) -> None:
 _PROGRAM = """
 import asyncio, os, sys
 from pathlib import Path
-from gipfel_cluster.forking import allow_forks
+from gipfel_cluster.process.fork import allow_forks
 from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script
 from gipfel_cluster.scheduler.local import LocalScheduler
 from gipfel_cluster.scheduler.protocol import JobRequest
@@ -96,7 +96,7 @@ print("\\n" + job, next(line.split()[0] for line in open("/proc/self/maps") if "
 
 
 @pytest.mark.parametrize("forked", [True, False])
-def test_a_program_of_ours_forks_the_keeper_and_the_runner_of_its_job(
+def test_a_program_of_ours_forks_the_supervisor_and_the_runner_of_its_job(
     tmp_path: Path, *, forked: bool
 ) -> None:
     seen = (
@@ -128,7 +128,7 @@ def test_a_job_outlives_the_process_that_started_it(tmp_path: Path) -> None:
 import asyncio, os
 from pathlib import Path
 from gipfel_cluster.scheduler.local import LocalScheduler
-from gipfel_cluster.scheduler.local_machine import LocalGpu, gpus_are_known
+from gipfel_cluster.scheduler.machine import LocalGpu, gpus_are_known
 from gipfel_cluster.scheduler.protocol import JobRequest
 local = LocalScheduler(Path({str(tmp_path / "jobs")!r}), environment={{"PATH": os.environ["PATH"]}})
 request = JobRequest(name="t", script="#!/bin/sh\\nexec sleep 60\\n", directory="/")
@@ -201,7 +201,7 @@ def test_servers_that_are_stopped_together_all_end_by_themselves(
 
     asyncio.run(run())
     # Each part of a job's end has its own limit: together they are below what the job gets.
-    parts = (2 * orphans.GRACE_S, other_nodes.END_S, recorder_keeper.FLUSH_S, closing.LIMIT_S)
+    parts = (2 * tree.GRACE_S, remote_recorders.END_S, supervisor.FLUSH_S, recording.SCORE_S)
     assert sum(parts) + 10 <= GRACE_SECONDS
 
 
@@ -230,8 +230,10 @@ def test_a_submission_that_is_broken_off_leaves_no_job(tmp_path: Path, moment: f
         except asyncio.CancelledError:
             assert submitting.cancelled()
         end = time.monotonic() + 20
-        # A keeper that was just forked has no name of its own yet: its job tells more.
-        while any("gipfel_cluster.scheduler.keeper" in line for line in below_here()) or await answers(local):
+        # A supervisor that was just forked has no name of its own yet, but its job shows.
+        while any("gipfel_cluster.scheduler.supervisor" in line for line in below_here()) or await answers(
+            local
+        ):
             assert time.monotonic() < end, below_here()
             await asyncio.sleep(0.1)
 
@@ -255,13 +257,15 @@ def test_the_time_limit_ends_a_job(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_killed_keeper_means_ended(tmp_path: Path) -> None:
+def test_a_killed_supervisor_means_ended(tmp_path: Path) -> None:
     async def run() -> None:
         local = scheduler(tmp_path)
         job = await local.submit(request(tmp_path, "exec sleep 60"))
-        keeper = Process.model_validate_json((tmp_path / "jobs" / job / "keeper.json").read_text())
-        below = descendants(keeper.pid)
-        keeper.signal(signal.SIGKILL)
+        job_supervisor = Process.model_validate_json(
+            (tmp_path / "jobs" / job / "supervisor.json").read_text()
+        )
+        below = descendants(job_supervisor.pid)
+        job_supervisor.signal(signal.SIGKILL)
         for pid in below:
             os.kill(pid, signal.SIGKILL)
         assert (await ended(local, job)).state == "NODE_FAIL"

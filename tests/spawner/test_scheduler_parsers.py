@@ -4,9 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gipfel_cluster.scheduler.durations import format_duration, parse_duration
-from gipfel_cluster.scheduler.gres import GpuCount, parse_gpus
-from gipfel_cluster.scheduler.hostlist import expand_hostlist
+from gipfel_cluster.scheduler.notation import (
+    GpuCount,
+    expand_hostlist,
+    format_duration,
+    parse_duration,
+    parse_gpus,
+)
 from gipfel_cluster.scheduler.slurm_answers import read_address, read_jobs, refusal
 from gipfel_cluster.scheduler.slurm_site import read_partitions
 

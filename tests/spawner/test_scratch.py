@@ -6,10 +6,10 @@ import sys
 import time
 from pathlib import Path
 
-from gipfel_cluster.scratch import ScratchFolder
+from gipfel_cluster.runs import ScratchFolder
 
 _HOLD = (
-    "import sys, time; from pathlib import Path; from gipfel_cluster.scratch import ScratchFolder;"
+    "import sys, time; from pathlib import Path; from gipfel_cluster.runs import ScratchFolder;"
     "f = ScratchFolder.create(Path(sys.argv[1])); print(f.path, flush=True); time.sleep(60)"
 )
 

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.scheduler.account import acting_as, own_name
-from gipfel_spawner.account import Account, account_environment, account_of
-from gipfel_spawner.errands import Errands, Tail
-from gipfel_spawner.place import is_self_contained
+from gipfel_cluster.scheduler.command import acting_as, own_name
+from gipfel_spawner.start.account import Account, LogTail, UserCommands, account_environment, account_of
+from gipfel_spawner.start.placement import is_self_contained
 
 
 def test_a_hub_user_without_a_unix_account_gets_a_home_of_its_own(tmp_path: Path) -> None:
@@ -57,10 +56,10 @@ def test_acting_as_fills_whole_words() -> None:
         acting_as("no such user", "setpriv --reuid={uid}")
 
 
-def errands(home: Path, python: str = sys.executable, limit: float = 20) -> Errands:
+def errands(home: Path, python: str = sys.executable, limit: float = 20) -> UserCommands:
     account = account_of("ada-nobody-knows", state_folder=home, needs_unix_user=False)
     environment = account_environment(account, "ada", {"PATH": os.environ["PATH"]})
-    return Errands(account, environment=environment, python=python, limit=limit)
+    return UserCommands(account, environment=environment, python=python, limit=limit)
 
 
 def edf(home: Path, name: str, content: str) -> None:
@@ -110,7 +109,7 @@ def test_the_log_folder_is_the_users_alone(tmp_path: Path) -> None:
         assert [each.stat().st_mode & 0o777 for each in (folder, folder.parent)] == [0o700] * 2
         log = folder / "x.log"
         log.write_text("\n".join(f"line {number}" for number in range(100)) + "\ngipfel: the reason\nmore\n")
-        tail = Tail(text=await ada.last_lines(str(log)))
+        tail = LogTail(text=await ada.last_lines(str(log)))
         assert tail.text.startswith("line 82")
         assert tail.verdict == "the reason"
         assert await ada.last_lines("/no/log") == ""
@@ -125,7 +124,7 @@ def test_a_long_log_without_lines_is_not_read(tmp_path: Path) -> None:
         file.seek(0, os.SEEK_END)
         file.write(b"\ngipfel: the reason\n")
 
-    tail = Tail(text=asyncio.run(errands(tmp_path).last_lines(str(log))))
+    tail = LogTail(text=asyncio.run(errands(tmp_path).last_lines(str(log))))
     assert tail.verdict == "the reason"
     assert len(tail.text) <= 8000
 
@@ -152,7 +151,7 @@ def test_an_errand_runs_in_the_home_folder_as_the_job_does(tmp_path: Path) -> No
 def test_an_errand_without_a_home_folder_still_runs(tmp_path: Path) -> None:
     account = Account(home=str(tmp_path / "none"))
     environment = account_environment(account, "ada", {"PATH": os.environ["PATH"]})
-    ada = Errands(account, environment=environment, python=sys.executable)
+    ada = UserCommands(account, environment=environment, python=sys.executable)
     assert asyncio.run(ada.environments()) == ()
 
 

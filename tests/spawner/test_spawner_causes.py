@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gipfel_spawner.failure.causes import CATALOGUE, Evidence, explain
-from gipfel_spawner.failure.page import Failure
+from gipfel_spawner.failure.catalogue import CATALOGUE, explain
+from gipfel_spawner.failure.cause import Evidence
+from gipfel_spawner.failure.problem import Failure
 
 LOGS = Path(__file__).parent / "data/logs"
 

@@ -8,14 +8,18 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from gipfel_cluster.broker.hub.accounts import ActableUsers
+from gipfel_cluster.broker.hub_client import HubBrokerScheduler
+from gipfel_cluster.broker.hub_server import ActableUsers
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.scheduler.hub_broker import HubBrokerScheduler
 from gipfel_cluster.scheduler.protocol import JobRequest, LostJobError, Partition
 from gipfel_cluster.scheduler.slurm_answers import read_own_users
-from gipfel_spawner.cluster.absent import AbsentScheduler
-from gipfel_spawner.cluster.settings import ClusterSettings, read_clusters
-from gipfel_spawner.cluster.shared import Pace, shared_cluster
+from gipfel_spawner.cluster.clusters import (
+    AbsentScheduler,
+    ClusterSettings,
+    Pace,
+    read_clusters,
+    shared_cluster,
+)
 from gipfel_spawner.form.fit import within_group
 from gipfel_spawner.form.options import OptionError, UserOptions
 from gipfel_spawner.form.page import ClusterOffer, FormContent, render_form
@@ -178,5 +182,5 @@ def test_the_broker_acts_as_people_only(monkeypatch: pytest.MonkeyPatch) -> None
 def test_slurms_own_users_are_read_from_its_configuration() -> None:
     shown = "Configuration data as of x\nSlurmUser               = slurm(64030)\nSlurmdUser  = root(0)\n"
     assert read_own_users(shown) == {"slurm", "root"}
-    with pytest.raises(GipfelError, match="as which user"):
+    with pytest.raises(GipfelError, match="does not report the user"):
         read_own_users("Slurm is silent")

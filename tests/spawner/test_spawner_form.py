@@ -61,7 +61,7 @@ def test_the_page_has_its_script_from_the_hub_and_none_inside(hub: Any) -> None:
         assert browser.get(f"/hub/gipfel/static/{path}")[0] in {403, 404}
 
 
-def test_a_start_on_this_machine_is_now_and_a_misfit_names_its_field(hub: Any) -> None:
+def test_a_start_on_this_machine_is_now_and_a_field_error_names_its_field(hub: Any) -> None:
     browser = logged_in(hub, "ada")
     assert ask(hub, browser, "ada", "expected-start", {"gpus": 0}) == (200, {"start": "", "words": "now"})
     for content, field in (

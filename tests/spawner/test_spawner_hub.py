@@ -97,7 +97,7 @@ def test_the_death_of_a_running_server_is_seen_at_once_and_explained(new_hub: An
     hub = new_hub(
         "c.EDFSpawner.poll_interval = 60",
         "c.EDFSpawner.calm_interval = 1",
-        "from gipfel_spawner.servers.page import HUB_TEMPLATES",
+        "from gipfel_spawner import HUB_TEMPLATES",
         "c.JupyterHub.template_paths = [HUB_TEMPLATES]",
     )
     browser = hub.browser("nora")

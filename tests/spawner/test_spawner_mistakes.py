@@ -14,9 +14,9 @@ def no_stack(hub: Any) -> bool:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (b"{", "The body is no JSON."),
-        (b"\xff\xfe", "The body is no JSON."),
-        (b"[" * 30_000, "The body is no JSON."),
+        (b"{", "The body is not valid JSON."),
+        (b"\xff\xfe", "The body is not valid JSON."),
+        (b"[" * 30_000, "The body is not valid JSON."),
         (b"x" * 1_000_000, "The body is longer than 32768 bytes."),
         (b'{"edf": "/\\ud800"}', "can't be used: give the name of an environment, or a path"),
         (b'{"\\ud800": 1}', "The value for an option can't be used"),

@@ -11,15 +11,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.scheduler.gres import GpuCount
-from gipfel_cluster.scheduler.protocol import Partition
-from gipfel_cluster.scheduler.site import Association, Choices, Reservation
+from gipfel_cluster.scheduler.notation import GpuCount
+from gipfel_cluster.scheduler.protocol import Association, Choices, Partition, Reservation
 from gipfel_cluster.scheduler.slurm import submit_arguments
-from gipfel_spawner.account import Account
 from gipfel_spawner.form.fit import check_choices, choose_partition, time_within, with_shares
-from gipfel_spawner.form.options import FIELDS, OptionError, UserOptions, read_form, read_options, read_query
-from gipfel_spawner.form.page import FormContent, Misfit, render_form
-from gipfel_spawner.form.presets import Preset
+from gipfel_spawner.form.options import (
+    FIELDS,
+    OptionError,
+    Preset,
+    UserOptions,
+    read_form,
+    read_options,
+    read_query,
+)
+from gipfel_spawner.form.page import FieldError, FormContent, render_form
+from gipfel_spawner.start.account import Account
 from gipfel_spawner.start.request import SiteOptions, server_request, server_spec, site_script
 
 NORMAL = Partition(
@@ -296,7 +302,7 @@ def test_the_form_escapes_everything_and_keeps_what_was_chosen() -> None:
                 associations=(Association(account=evil, qos=(evil,)),), default_account=evil,
                 reservations=(Reservation(name=evil),),
             ),
-            engines=("a", evil), misfit=Misfit(field="time", message=evil), memory_per_gpu=evil,
+            engines=("a", evil), field_error=FieldError(field="time", message=evil), memory_per_gpu=evil,
             hub=evil, user=evil,
         )
     )  # fmt: skip

@@ -11,18 +11,17 @@ from typing import Any
 import pytest
 from traitlets.config import Config
 
-from gipfel_cluster.engines.choice import engine_names_here
-from gipfel_cluster.scheduler.gres import GpuCount
+from gipfel_cluster.engines.choice import available_engine_names
+from gipfel_cluster.scheduler.notation import GpuCount
 from gipfel_cluster.scheduler.protocol import Partition
 from gipfel_cluster.scheduler.slurm import submit_arguments
 from gipfel_spawner import EDFSpawner
-from gipfel_spawner.account import Account
-from gipfel_spawner.form.engines import offered_engines
 from gipfel_spawner.form.fit import time_within
-from gipfel_spawner.form.options import UserOptions
+from gipfel_spawner.form.options import UserOptions, describe_options, describe_time, read_presets
 from gipfel_spawner.form.page import ClusterOffer, FormContent, preset_values, render_form
-from gipfel_spawner.form.presets import describe_options, describe_time, read_presets
+from gipfel_spawner.start.account import Account
 from gipfel_spawner.start.request import server_request, server_spec
+from gipfel_spawner.start.spawn_options import offered_engines
 
 
 def test_presets_are_options_with_a_title() -> None:
@@ -34,7 +33,7 @@ def test_presets_are_options_with_a_title() -> None:
     )
     assert not problems
     assert presets[0].options == UserOptions(edf="pytorch", gpus=1, time="2:00:00")
-    assert [each.words for each in presets] == ["1 GPU · 2 h · pytorch", "a whole node"]
+    assert [each.text for each in presets] == ["1 GPU · 2 h · pytorch", "a whole node"]
 
 
 @pytest.mark.parametrize(
@@ -45,7 +44,7 @@ def test_presets_are_options_with_a_title() -> None:
         ({"title": "x", "cmd": "sh"}, "There is no option 'cmd'"),
         ({"title": "x", "gpus": -1}, "The value for GPUs can't be used"),
         ({"title": "x", "description": "a\nb"}, "its description"),
-        ("Explore", "it is no dictionary"),
+        ("Explore", "it is not a dictionary"),
     ],
 )
 def test_a_preset_that_cannot_be_is_one_line_and_the_others_stay(preset: Any, words: str) -> None:
@@ -131,10 +130,10 @@ def test_a_local_server_of_the_hubs_own_user_runs_in_the_hubs_environment(tmp_pa
     ours = spawner(scheduler="local", runtime=str(root), state_folder=str(tmp_path))
     # A name without a unix user: on one's own machine the server runs as the hub does.
     ours.user = SimpleNamespace(name="not-a-unix-user-here")
-    assert ours._python() == sys.executable
-    assert spawner(scheduler="local", python="/opt/python3")._python() == "/opt/python3"
+    assert ours.placement.python() == sys.executable
+    assert spawner(scheduler="local", python="/opt/python3").placement.python() == "/opt/python3"
     elsewhere = spawner(scheduler="slurm", runtime=str(root))
-    assert elsewhere._python() == f"{root}/bin/python3"
+    assert elsewhere.placement.python() == f"{root}/bin/python3"
 
 
 def submitted(chosen: UserOptions, **traits: Any) -> tuple[str, ...]:
@@ -229,8 +228,8 @@ def test_engines_are_offered_that_can_run_where_jobs_run() -> None:
     here, problem = asyncio.run(offered_engines("bubblewrap", (), here=True))
     assert here[0] == "bubblewrap"
     assert "host" not in here
-    assert set(here[1:]) <= set(engine_names_here())
-    assert bool(problem) == ("bubblewrap" not in engine_names_here())
+    assert set(here[1:]) <= set(available_engine_names())
+    assert bool(problem) == ("bubblewrap" not in available_engine_names())
     # Compute nodes can't be looked at: what the site says goes.
     assert asyncio.run(offered_engines("ce", ("podman",), here=False)) == (("ce", "podman"), "")
     names, problem = asyncio.run(offered_engines("nonsense", ("host",), here=True))

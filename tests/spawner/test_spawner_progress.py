@@ -6,10 +6,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from gipfel_cluster.scheduler.protocol import JobStatus
-from gipfel_cluster.scheduler.slurm_answers import read_jobs
-from gipfel_cluster.scheduler.slurm_line import read_line
-from gipfel_cluster.scheduler.slurm_reasons import can_never_start, explain_reason
-from gipfel_cluster.scheduler.slurm_states import ALIVE, ENDED
+from gipfel_cluster.scheduler.slurm_answers import (
+    ALIVE,
+    ENDED,
+    can_never_start,
+    explain_reason,
+    read_jobs,
+    read_line,
+)
 from gipfel_spawner.start.progress import Progress, describe, describe_container, describe_end
 
 NOW = datetime(2026, 3, 1, 14, 2, tzinfo=UTC).astimezone()
@@ -48,7 +52,7 @@ def test_what_a_job_waits_for(fields: str, wants: str) -> None:
 
 def test_a_job_that_will_never_start_says_so() -> None:
     status = read_jobs("6|PENDING||N/A|0|PartitionTimeLimit|debug|1|N/A|")["6"]
-    assert "It won't start as it is: cancel it" in describe("6", status)[1]
+    assert "It cannot start with these options. Cancel it" in describe("6", status)[1]
     assert can_never_start("(JobHeldUser)")
     assert not can_never_start("Priority")
 
@@ -104,9 +108,9 @@ def test_the_log_of_events_says_when() -> None:
     async def run() -> list[dict[str, object]]:
         times = iter([NOW, NOW + timedelta(seconds=5)])
         progress = Progress(clock=lambda: next(times))
-        progress.say(10, "a <b>")
-        progress.say(10, "a <b>")
-        progress.say(65, "vetting", "<table></table>")
+        progress.report(10, "a <b>")
+        progress.report(10, "a <b>")
+        progress.report(65, "vetting", "<table></table>")
         progress.close()
         return [event async for event in progress.follow()]
 
@@ -127,8 +131,8 @@ def test_a_late_reader_reads_everything_and_an_early_one_nothing_twice() -> None
 
         reader = asyncio.create_task(read(early))
         for number in range(5):
-            progress.say(10, f"event {number}")
-            progress.say(10, f"event {number}")
+            progress.report(10, f"event {number}")
+            progress.report(10, f"event {number}")
             await asyncio.sleep(0)
         await asyncio.sleep(0.01)
         progress.close()
@@ -144,7 +148,7 @@ def test_a_queue_of_days_keeps_a_hundred_events() -> None:
     async def run() -> None:
         progress = Progress()
         for number in range(10_000):
-            progress.say(30, f"event {number}")
+            progress.report(30, f"event {number}")
         progress.close()
         events = [event["message"] async for event in progress.follow()]
         assert len(events) == 100

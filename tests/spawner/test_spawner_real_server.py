@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import websocket
 
-from gipfel_cluster.scheduler.processes import Process
+from gipfel_cluster.process.tree import Process
 
 REAL = (f"c.EDFSpawner.python = {sys.executable!r}", "c.Spawner.default_url = '/lab'")
 QUICK = "c.Spawner.args = ['--GipfelExtension.report_interval=0.5', '--GipfelExtension.orphan_grace=3']"
@@ -34,7 +34,7 @@ def servers(hub: Any, user: str) -> dict[str, Any]:
 
 
 def keeper(hub: Any, job: str) -> Process:
-    return Process.model_validate_json((hub.folder / "state/jobs" / job / "keeper.json").read_text())
+    return Process.model_validate_json((hub.folder / "state/jobs" / job / "supervisor.json").read_text())
 
 
 def log_of(hub: Any, user: str, job: str) -> str:
@@ -178,7 +178,7 @@ def test_a_database_that_believes_in_a_server_that_is_gone_is_put_right(new_hub:
 def test_an_idle_server_is_warned_and_culled_a_busy_one_is_not(new_hub: Any) -> None:
     service = {
         "name": "culling",
-        "command": [sys.executable, "-m", "gipfel_spawner.leaving.culling", "--every", "0.5"],
+        "command": [sys.executable, "-m", "gipfel_spawner.culling", "--every", "0.5"],
     }
     scopes = ["list:users", "read:servers", "delete:servers"]
     hub = new_hub(
@@ -214,15 +214,15 @@ def test_an_idle_server_is_warned_and_culled_a_busy_one_is_not(new_hub: Any) -> 
     end = time.monotonic() + 17
     while time.monotonic() < end:
         # An open tab asks all the time; that is no use.
-        leaving = ask(hub, "rolf", token, "gipfel/leaving")
+        leaving = ask(hub, "rolf", token, "gipfel/lifetime")
         assert leaving["idle"] is None
         time.sleep(1)
     (row,) = hub.call("GET", "/gipfel/servers").content["servers"]
     assert row["busy_with"] == ["1 busy kernel"]
-    idle = until(lambda: ask(hub, "rolf", token, "gipfel/leaving")["idle"], 30, hub)
+    idle = until(lambda: ask(hub, "rolf", token, "gipfel/lifetime")["idle"], 30, hub)
     assert idle["stop_ms"] - idle["since_ms"] >= 12_000
-    ask(hub, "rolf", token, "gipfel/leaving/stay", content={})
-    assert ask(hub, "rolf", token, "gipfel/leaving")["idle"] is None
+    ask(hub, "rolf", token, "gipfel/lifetime/stay", content={})
+    assert ask(hub, "rolf", token, "gipfel/lifetime")["idle"] is None
     until(lambda: servers(hub, "rolf") == {}, 40, hub)
     lines = [json.loads(line) for line in (hub.folder / "state/audit.jsonl").read_text().splitlines()]
     assert [line["event"] for line in lines] == ["start", "cull"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gipfel_cluster.scheduler.processes import Process
+from gipfel_cluster.process.tree import Process
 
 
 def until(done: Any, limit: float, hub: Any) -> Any:
@@ -26,7 +26,7 @@ def start(hub: Any, user: str, behaviour: str = "") -> Process:
     job = until(lambda: hub.job(user), 20, hub)
     environment = hub.user_home(user) / "environment.json"
     until(lambda: environment.exists() and environment.read_text().endswith("}"), 20, hub)
-    return Process.model_validate_json((hub.folder / "state/jobs" / job / "keeper.json").read_text())
+    return Process.model_validate_json((hub.folder / "state/jobs" / job / "supervisor.json").read_text())
 
 
 @pytest.mark.parametrize("hard", [False, True])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gipfel_spawner.servers.saturation import SaturationBoard, SharedSaturation
+from gipfel_spawner.handlers.saturation import SaturationBoard, SharedSaturation
 
 GOOD = {"shared": True, "score": 61.5, "bottleneck": "compute", "gpus": 4, "seconds": 600.0}
 
@@ -20,7 +20,7 @@ def server(name: str) -> Any:
 
 def look(answer: Any, *names: str) -> Any:
     async def run() -> Any:
-        return await SaturationBoard(logging.getLogger("test"), answer).look(map(server, names))
+        return await SaturationBoard(logging.getLogger("test"), answer).read(map(server, names))
 
     return asyncio.run(run())
 
@@ -54,13 +54,13 @@ def test_a_server_that_is_silent_holds_up_neither_the_page_nor_the_others() -> N
 
     found = look(answer, "ada", "slow")
     assert {name for name, _ in found} == {"ada"}
-    assert found[("ada", "")].words == "62 of 100, compute"
+    assert found[("ada", "")].text == "62 of 100, compute"
 
 
 def test_words_say_what_is_not_known() -> None:
-    assert SharedSaturation(shared=False).words == "not shared"
-    assert SharedSaturation(shared=True).words == "no score"
-    assert SharedSaturation.model_validate({**GOOD, "simulated": True}).words.endswith("(simulated)")
+    assert SharedSaturation(shared=False).text == "not shared"
+    assert SharedSaturation(shared=True).text == "no score"
+    assert SharedSaturation.model_validate({**GOOD, "simulated": True}).text.endswith("(simulated)")
 
 
 def test_a_server_is_asked_once_a_minute_however_often_the_page_is_opened() -> None:
@@ -73,7 +73,7 @@ def test_a_server_is_asked_once_a_minute_however_often_the_page_is_opened() -> N
     async def run() -> None:
         board = SaturationBoard(logging.getLogger("test"), answer)
         for _ in range(3):
-            assert len(await board.look([server("ada")])) == 1
+            assert len(await board.read([server("ada")])) == 1
 
     asyncio.run(run())
     assert asked == ["ada"]

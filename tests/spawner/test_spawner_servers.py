@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gipfel_cluster.scheduler.processes import Process
+from gipfel_cluster.process.tree import Process
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -18,7 +18,7 @@ from hub_servers import environment, until
 
 _SERVICE = {
     "name": "culling",
-    "command": [sys.executable, "-m", "gipfel_spawner.leaving.culling", "--every", "0.5"],
+    "command": [sys.executable, "-m", "gipfel_spawner.culling", "--every", "0.5"],
 }
 _SCOPES = ["list:users", "read:servers", "delete:servers"]
 LIMITS = ("c.EDFSpawner.idle_limit = 60", "c.EDFSpawner.idle_warning = 10")
@@ -192,7 +192,7 @@ def test_the_audit_log_tells_a_failure_once(hub: Any) -> None:
 
 def test_the_audit_log_tells_an_end_that_nobody_asked_for(hub: Any) -> None:
     start(hub, "karl")
-    keeper = hub.folder / "state/jobs" / hub.job("karl") / "keeper.json"
+    keeper = hub.folder / "state/jobs" / hub.job("karl") / "supervisor.json"
     process = Process.model_validate_json(keeper.read_text())
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     server = Process.of(int(children[0]))
@@ -231,7 +231,7 @@ class TestPage:
         until(lambda: admin_hub.server("mona") == {}, 30, admin_hub)
         (line,) = [each for each in audit(admin_hub, "mona") if each["event"] == "stop"]
         assert line["by"] == "root"
-        assert "Nobody runs a server." in browser.get("/hub/gipfel/servers")[1]
+        assert "No servers are running." in browser.get("/hub/gipfel/servers")[1]
 
     def test_a_form_without_the_pages_own_key_stops_nothing(self, admin_hub: Any) -> None:
         start(admin_hub, "nils")

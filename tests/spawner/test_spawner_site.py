@@ -7,10 +7,9 @@ import pytest
 
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler.command import CommandResult
-from gipfel_cluster.scheduler.gres import GpuCount
-from gipfel_cluster.scheduler.local_machine import short_name
-from gipfel_cluster.scheduler.protocol import JobRequest, JobStatus, Partition
-from gipfel_cluster.scheduler.site import Association, Choices
+from gipfel_cluster.scheduler.machine import short_name
+from gipfel_cluster.scheduler.notation import GpuCount
+from gipfel_cluster.scheduler.protocol import Association, Choices, JobRequest, JobStatus, Partition
 from gipfel_cluster.scheduler.slurm import submit_arguments
 from gipfel_cluster.scheduler.slurm_site import (
     SlurmSite,
@@ -19,9 +18,8 @@ from gipfel_cluster.scheduler.slurm_site import (
     read_partitions,
     read_reservations,
 )
-from gipfel_spawner.cluster.board import SiteBoard
-from gipfel_spawner.cluster.kept import Kept
-from gipfel_spawner.cluster.rate import Rate
+from gipfel_spawner.cluster.board import AsyncCache, SiteBoard
+from gipfel_spawner.handlers.form import RateLimiter
 
 # Printed by sinfo 22.05 of a cluster where one job holds three GPUs; the last lines by hand after the manual.
 SINFO = (
@@ -171,15 +169,15 @@ class Question:
 def test_one_question_serves_a_hundred_pages_and_its_answer_ages() -> None:
     async def run() -> None:
         clock, question = Clock(), Question()
-        kept = Kept(question, fresh=30, clock=clock)
-        seen = await asyncio.gather(*(kept.look() for _ in range(100)))
+        kept = AsyncCache(question, fresh=30, clock=clock)
+        seen = await asyncio.gather(*(kept.cached() for _ in range(100)))
         assert question.count == 1
         assert {each.value for each in seen} == {1}
         clock.now += 29
-        assert (await kept.look()).age == 29
+        assert (await kept.cached()).age == 29
         assert question.count == 1
         clock.now += 1
-        assert (await kept.look()).value == 2
+        assert (await kept.cached()).value == 2
 
     asyncio.run(run())
 
@@ -187,12 +185,12 @@ def test_one_question_serves_a_hundred_pages_and_its_answer_ages() -> None:
 def test_old_news_are_kept_with_their_age_while_nobody_answers() -> None:
     async def run() -> None:
         clock, question = Clock(), Question()
-        kept = Kept(question, fresh=30, clock=clock)
-        await kept.look()
+        kept = AsyncCache(question, fresh=30, clock=clock)
+        await kept.cached()
         question.problem = "Slurm did not answer."
         clock.now += 100
         for _ in range(50):
-            seen = await kept.look()
+            seen = await kept.cached()
         assert (seen.value, seen.age, seen.problem) == (1, 100, "Slurm did not answer.")
         # A failure, too, is an answer for everybody.
         assert question.count == 2
@@ -200,7 +198,7 @@ def test_old_news_are_kept_with_their_age_while_nobody_answers() -> None:
             await kept.get()
         question.problem = ""
         clock.now += 30
-        seen = await kept.look()
+        seen = await kept.cached()
         assert (seen.value, seen.age, seen.problem) == (4, 0, "")
         assert await kept.get() == 4
 
@@ -210,15 +208,15 @@ def test_old_news_are_kept_with_their_age_while_nobody_answers() -> None:
 def test_a_page_waits_for_a_slow_answer_only_where_it_has_none() -> None:
     async def run() -> None:
         clock, question = Clock(), Question()
-        kept = Kept(question, fresh=30, patience=0.05, clock=clock)
-        await kept.look()
+        kept = AsyncCache(question, fresh=30, patience=0.05, clock=clock)
+        await kept.cached()
         question.gate = asyncio.Event()
         clock.now += 31
-        seen = await asyncio.wait_for(kept.look(), 5)
+        seen = await asyncio.wait_for(kept.cached(), 5)
         assert (seen.value, seen.age) == (1, 31)
         question.gate.set()
         await asyncio.sleep(0.05)
-        assert (await kept.look()).value == 2
+        assert (await kept.cached()).value == 2
 
     asyncio.run(run())
 
@@ -290,7 +288,7 @@ def test_equal_questions_share_an_answer_and_few_run_at_once() -> None:
 
 def test_who_asks_too_often_waits_and_others_do_not() -> None:
     clock = Clock()
-    rate = Rate(3, 60, clock=clock)
+    rate = RateLimiter(3, 60, clock=clock)
     assert [rate.wait("ada") for _ in range(3)] == [0, 0, 0]
     clock.now += 20
     assert rate.wait("ada") == 40

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from gipfel_cluster.job.vetting import NodeProgress, VettingProgress
+from gipfel_cluster.job.spec import NodeProgress, VettingProgress
 from gipfel_spawner.form.fit import check_vetting
-from gipfel_spawner.form.options import OptionError, UserOptions, read_form, read_options
-from gipfel_spawner.form.page import FormContent, Misfit, render_form
-from gipfel_spawner.form.presets import read_presets
+from gipfel_spawner.form.options import OptionError, UserOptions, read_form, read_options, read_presets
+from gipfel_spawner.form.page import FieldError, FormContent, render_form
+from gipfel_spawner.start.progress import vetting_page, vetting_text
 from gipfel_spawner.start.request import server_spec
-from gipfel_spawner.start.vetting import vetting_page, vetting_words
 
 _ROUTE = "/gipfel/server/vetting"
 
@@ -81,7 +80,7 @@ def test_the_form_offers_the_sites_protocols_and_shows_what_was_chosen() -> None
     assert '<option value="abort" selected>' in page
     assert "vet first" in page
     assert 'name="vet"' not in render_form(FormContent(cluster="c"))
-    odd = FormContent(cluster="c", vetting=("quick",), misfit=Misfit(field="vet", message="<no>"))
+    odd = FormContent(cluster="c", vetting=("quick",), field_error=FieldError(field="vet", message="<no>"))
     page = render_form(odd)
     assert "&lt;no&gt;" in page
     assert 'id="gipfel-more" open' in page
@@ -93,7 +92,7 @@ def test_progress_is_told_node_by_node_and_escaped() -> None:
         NodeProgress(node="n2", state="running", words="matmul runs"),
     )
     progress = VettingProgress(protocol="quick", nodes=20, done=3, bad=1, rows=rows)
-    assert vetting_words(progress) == "Vetting by quick: 3 of 20 nodes done, 1 with a problem."
+    assert vetting_text(progress) == "Vetting by quick: 3 of 20 nodes done, 1 with a problem."
     page = vetting_page(progress)
     assert "<script>" not in page
     assert "<i>" not in page

@@ -2,6 +2,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
+import pytest
+
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler.protocol import JobRequest, JobStatus, LostJobError, Partition
 from gipfel_spawner.cluster.watcher import JobWatcher
@@ -217,5 +219,29 @@ def test_a_slow_scheduler_is_waited_for_and_asked_one_question_at_a_time() -> No
         await asyncio.sleep(0.7)
         assert len(fake.questions) <= 4
         jobs.forget("1")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_a_hub_that_ends_ends_the_rounds_too(turns: int) -> None:
+    """A cancellation that comes just when a round begins must not be lost: the hub waits for its tasks."""
+
+    async def run() -> None:
+        fake = FakeScheduler()
+        fake.statuses = {"1": RUNNING}
+        jobs = watcher(fake, interval=30, calm=30)
+        jobs.watch("1")
+        while not fake.questions:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)
+        jobs.hurry()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task = jobs._task
+        assert task
+        task.cancel()
+        await asyncio.wait({task}, timeout=1)
+        assert task.cancelled()
 
     asyncio.run(run())

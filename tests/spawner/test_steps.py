@@ -13,14 +13,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from broker_jobs import running_broker, until, write_edf
 
-from gipfel_cluster.keeper_process import keeper_arguments
 from gipfel_cluster.model import GipfelError
+from gipfel_cluster.process.tree import descendants
 from gipfel_cluster.runtime import Runtime
-from gipfel_cluster.scheduler.processes import descendants
 from gipfel_cluster.steps import IMAGE_PYTHON, StepSetting, StepSpec, start_step
+from gipfel_cluster.steps.handle import supervisor_arguments
 from gipfel_cluster.steps.node import chosen_gpus
 from gipfel_cluster.steps.spec import StepPlan
-from gipfel_cluster.steps.srun import scrubbed, srun_arguments
+from gipfel_cluster.steps.tasks import scrubbed, srun_arguments
 
 _SHOW = """
 import os, sys
@@ -62,7 +62,7 @@ def test_a_step_hears_signals_and_stops_with_all_that_it_started(tmp_path: Path)
         assert step.poll() is None
         step.signal(signal.SIGUSR1)
         until(lambda: "told" in _log(tmp_path, "node-0.log"))
-        below = step.state.keeper
+        below = step.state.supervisor
         assert below is not None
         pids = descendants(below.pid)
         assert step.stop() == 7
@@ -79,7 +79,7 @@ def test_a_step_hears_signals_and_stops_with_all_that_it_started(tmp_path: Path)
 #: A program of its own: this test's process has other threads.
 _PROGRAM = """
 import json, os, signal, sys
-from gipfel_cluster.forking import allow_forks
+from gipfel_cluster.process.fork import allow_forks
 from gipfel_cluster.regular_files import read_regular
 from gipfel_cluster.steps import StepSpec, start_step
 allow_forks()
@@ -92,7 +92,7 @@ with start_step(StepSpec(command=("sh", "-c", code), folder=sys.argv[1]), enviro
         pass
     while not os.path.getsize(sys.argv[1] + "/node-0.log"):
         assert step.poll() is None
-    pid = step.state.keeper.pid
+    pid = step.state.supervisor.pid
     command = open(f"/proc/{pid}/cmdline").read().split("\\0")
     files = [os.readlink(f"/proc/{pid}/fd/{each}") for each in os.listdir(f"/proc/{pid}/fd")]
     maps = open("/proc/self/maps").read().splitlines(), open(f"/proc/{pid}/maps").read().splitlines()
@@ -104,17 +104,17 @@ print(json.dumps([command[:4], files, same, children == [str(pid)], status]))
 """
 
 
-def test_a_program_of_ours_forks_the_keeper_of_its_steps(tmp_path: Path) -> None:
+def test_a_program_of_ours_forks_the_supervisor_of_its_steps(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-I", "-c", _PROGRAM, str(tmp_path)], capture_output=True, text=True, timeout=60
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     command, files, same, child, status = json.loads(done.stdout)
-    assert command == list(keeper_arguments())
+    assert command == list(supervisor_arguments())
     assert not [each for each in files if each.startswith(str(tmp_path))]
     assert (same, child, status) == (True, True, 7)
     assert _log(tmp_path, "node-0.log").splitlines() == ["ready", "there none"]
-    unused = subprocess.run(keeper_arguments(), stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+    unused = subprocess.run(supervisor_arguments(), stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
     assert (unused.returncode, unused.stderr) == (0, b"")
 
 

@@ -11,7 +11,7 @@ from hub_process import HubProcess
 from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import Locator, Page, expect
 
-from gipfel_spawner.form.environment_fields import environment_fields
+from gipfel_spawner.form.page import environment_fields
 
 pytestmark = pytest.mark.browser
 
@@ -199,8 +199,8 @@ def test_two_clicks_start_a_preset_and_it_is_the_last_one(
 ) -> None:
     pages.open_form()
     page = pages.page
-    page.get_by_role("button", name="Look around").click()
-    expect(page.get_by_role("button", name="Look around")).to_have_attribute("aria-pressed", "true")
+    page.get_by_role("button", name="CPU only").click()
+    expect(page.get_by_role("button", name="CPU only")).to_have_attribute("aria-pressed", "true")
     expect(page.get_by_label("Time", exact=True)).to_have_value("30")
     page.get_by_role("button", name="Start").click()
     pages.wait_for_lab()

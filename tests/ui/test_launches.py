@@ -261,7 +261,7 @@ def test_a_launch_from_the_form_outlives_page_and_kernel(
     # A process of this server holds the GPU: it is named, and ended by a button.
     _run_instead(page, _HELD)
     output.get_by_role("button", name="Check", exact=True).click(timeout=_LIMIT_MS)
-    free = output.get_by_role("button", name="Free them", exact=True)
+    free = output.get_by_role("button", name="Stop these processes", exact=True)
     expect(free).to_be_visible(timeout=_LIMIT_MS)
     pid = (lab.folder / "held").read_text()
     expect(output).to_contain_text(f"used by pid {pid} (the kernel of")

@@ -12,7 +12,7 @@ from lab_page import LabPage, moves
 from lab_server import LabServer
 from playwright.sync_api import Page, expect
 
-from gipfel_widgets.shown import LIVE
+from gipfel_widgets.output import LIVE
 
 pytestmark = pytest.mark.browser
 

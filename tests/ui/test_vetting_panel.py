@@ -72,14 +72,14 @@ def test_an_idle_lab_asks_seldom_and_a_hidden_one_rests(
     page.clock.install()
     lab = LabPage(page)
     asked: list[str] = []
-    found = re.compile(r"/gipfel/(vetting|launches|batch|leaving)(?:\?|$)")
+    found = re.compile(r"/gipfel/(vetting|launches|batch|lifetime)(?:\?|$)")
     page.on("request", lambda request: asked.extend(found.findall(request.url)))
     page.goto(server.url.replace("/lab?", "/lab/workspaces/idle?reset&"))
     lab.wait_until_ready()
     lab.open_panel()
     expect(lab.panel.locator("[data-section='vetting']")).to_contain_text("Not vetted yet")
     seen = minute(page, asked)
-    assert {"vetting", "leaving"} <= set(seen)
+    assert {"vetting", "lifetime"} <= set(seen)
     assert max(seen.values()) <= 3
     page.evaluate(
         """() => {
@@ -95,7 +95,7 @@ def test_an_idle_lab_asks_seldom_and_a_hidden_one_rests(
         }"""
     )
     page.wait_for_timeout(1000)
-    assert {"vetting", "leaving"} <= set(asked)
+    assert {"vetting", "lifetime"} <= set(asked)
     page.close()
 
 
@@ -146,7 +146,7 @@ def test_a_protocol_is_changed_kept_beside_the_notebook_and_names_the_culprit(
     # What is wrong stands below its line.
     expect(text.locator(".jp-Gipfel-vetting-marked")).to_have_text("checks: 5")
     below = text.locator(".jp-Gipfel-vetting-marked + .jp-Gipfel-vetting-message")
-    expect(below).to_contain_text("✗ 'checks' is no list of checks")
+    expect(below).to_contain_text("✗ 'checks' is not a list of checks")
     expect(text).to_have_attribute("aria-invalid", "true")
     text.fill(_STRICT.replace("host_memory", "host_memori"))
     # A check that can't be run is no mistake of the file: it is told, and never passes.

@@ -39,7 +39,7 @@ def recording() -> Iterator[Callable[..., Measurement]]:
 def recorders(pid: int | None = None) -> list[psutil.Process]:
     """The recorder processes below a process."""
     children = psutil.Process(pid or os.getpid()).children(recursive=True)
-    return [child for child in children if "gipfel_extension.telemetry.recorder" in child.cmdline()]
+    return [child for child in children if "gipfel_extension.recorder" in child.cmdline()]
 
 
 def wait_for(check: Callable[[], Any], seconds: float = 10.0) -> Any:

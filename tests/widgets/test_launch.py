@@ -13,17 +13,14 @@ from papermill import PapermillExecutionError, execute_notebook
 
 from gipfel_cluster.model import GipfelError
 from gipfel_extension.cli.launch import start
-from gipfel_extension.training.launch import Launch
-from gipfel_extension.training.launches.log_tail import ErrorLines, tail_cursor
-from gipfel_extension.training.launches.logs import LogLine, read_logs
-from gipfel_extension.training.launches.points import read_course
-from gipfel_extension.training.launches.same import running_same
-from gipfel_extension.training.launches.state import LaunchState, read_state, write_state
-from gipfel_widgets.launching.form import LaunchForm
-from gipfel_widgets.launching.launched import launches
-from gipfel_widgets.launching.options import asked_in, asked_of, equivalent, json_value, launch_command
-from gipfel_widgets.launching.paper import launch_html, launch_text
-from gipfel_widgets.launching.view import LaunchView
+from gipfel_extension.training.launch import Launch, running_same
+from gipfel_extension.training.launches.logs import ErrorLines, LogLine, read_logs, tail_cursor
+from gipfel_extension.training.launches.progress import read_training_curve
+from gipfel_extension.training.record.state import LaunchState, read_state, write_state
+from gipfel_widgets.launch_form import LaunchForm
+from gipfel_widgets.launch_options import equivalent, json_value, launch_command, parse_arguments, parse_line
+from gipfel_widgets.launch_static import launch_html, launch_text, launches
+from gipfel_widgets.launch_widget import LaunchWidget
 
 #: What a shell, IPython, a template or a page would take for its own.
 HOSTILE = "{evil} $(touch x) `y` \"; rm 'z' <b>&amp; --nodes=9 %s \\n é"
@@ -33,19 +30,19 @@ _SIZE = 50_000
 def test_the_cell_has_the_terminals_options_and_gives_what_the_terminal_gives() -> None:
     ours = {each.name for each in launch_command().params}
     assert {each.name for each in start.params} <= ours
-    asked = asked_in("--nodes 1:2 --gpus-per-node 4 --vet quick --restarts 3 -- train.py --lr '0.1 \"x'")
+    asked = parse_line("--nodes 1:2 --gpus-per-node 4 --vet quick --restarts 3 -- train.py --lr '0.1 \"x'")
     assert asked is not None
     spec = asked.spec
     assert (spec.kind, spec.target, spec.arguments) == ("script", "train.py", ("--lr", '0.1 "x'))
     assert (spec.nodes, spec.nodes_min, spec.gpus_per_node) == (2, 1, 4)
     assert (spec.vetting, spec.restarts, asked.wait) == ("quick", 3, None)
-    notebook = asked_in("--notebook a.ipynb -p lr 0.1 --no-wait")
+    notebook = parse_line("--notebook a.ipynb -p lr 0.1 --no-wait")
     assert notebook is not None
     assert (notebook.spec.kind, notebook.spec.parameters, notebook.wait) == ("notebook", {"lr": 0.1}, False)
 
 
 def test_values_stay_what_they_are() -> None:
-    asked = asked_of(["--param", f"text={HOSTILE}", "--pass=values,text2"], "print(text)", {
+    asked = parse_arguments(["--param", f"text={HOSTILE}", "--pass=values,text2"], "print(text)", {
         "values": {"a": [1, None, (True, 0.5)]}, "text2": "True",
     })  # fmt: skip
     assert asked is not None
@@ -54,16 +51,16 @@ def test_values_stay_what_they_are() -> None:
     }  # fmt: skip
     # The form says the same words.
     form = LaunchForm({"code": "print(1)", "params": {"text": HOSTILE, "n": 2}}, {})
-    again = asked_of(*form.words())
+    again = parse_arguments(*form.command_line())
     assert again is not None
     assert again.spec.parameters == {"text": HOSTILE, "n": 2}
     script = LaunchForm({"script": "a b.py", "args": [HOSTILE], "nodes": "1:2", "profile": True}, {})
-    words, code = script.words()
-    said = asked_of(words, code)
+    words, code = script.command_line()
+    said = parse_arguments(words, code)
     assert said is not None
     assert (said.spec.target, said.spec.arguments, said.spec.nodes_min) == ("a b.py", (HOSTILE,), 1)
     assert said.spec.profile
-    assert asked_in(equivalent(words).removeprefix("%launch")) == said
+    assert parse_line(equivalent(words).removeprefix("%launch")) == said
 
 
 class _Foreign:
@@ -87,7 +84,7 @@ def test_only_what_json_holds_is_passed(value: object) -> None:
         ("", " \n", "What shall run"),
         ("--pass nothing", "x", "no variable 'nothing'"),
         ("--param 1=3", "x", "NAME=VALUE"),
-        ("--nodes x", "x", "no number of nodes"),
+        ("--nodes x", "x", "not a valid number of nodes"),
         ("--gpus-per-node 0", "x", "not in the range"),
         ("--env API_TOKEN=x", "x", "looks like a secret"),
         ("--script 'a\0b'", "", "target"),
@@ -95,7 +92,7 @@ def test_only_what_json_holds_is_passed(value: object) -> None:
 )
 def test_a_mistake_is_one_line(line: str, code: str, says: str) -> None:
     with pytest.raises(GipfelError, match=says) as caught:
-        asked_in(line, code)
+        parse_line(line, code)
     assert "\n" not in str(caught.value)
     assert caught.value._render_traceback_() == [str(caught.value)]
 
@@ -105,13 +102,13 @@ def test_a_form_names_its_own_field_and_every_number_says_what_it_is() -> None:
     for kind, field in (("script", "File"), ("module", "Name"), ("notebook", "Notebook"), ("code", "Code")):
         form.kind.value = kind
         with pytest.raises(GipfelError, match=f"The field '{field}' is empty") as caught:
-            form.words()
+            form.command_line()
         assert "--" not in str(caught.value)
     assert all(each.tooltip for each in (form.nodes, form.fewest, form.gpus, form.fields["restarts"]))
 
 
 def test_help_teaches_and_launches_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert asked_in("--help") is None
+    assert parse_line("--help") is None
     assert "--pass" in capsys.readouterr().out
 
 
@@ -142,7 +139,7 @@ def test_the_course_is_that_of_the_lowest_rank_while_the_launch_ran(tmp_path: Pa
         for rank in (0, 1)
     ]
     (tmp_path / "metrics.jsonl").write_text("\n".join([*said, '{"torn', "[]", '{"values":{"step":"x"}}']))
-    course = read_course(tmp_path, state)
+    course = read_training_curve(tmp_path, state)
     assert course.losses[0] == (2.0, 1.0)
     assert course.losses[-1] == (20.0, 10.0)
     assert course.steps_per_s == pytest.approx(2.0)
@@ -160,10 +157,10 @@ def test_what_is_shown_is_escaped_and_bounded(tmp_path: Path) -> None:
     assert "✗" in launch_text(document, rows)
     # What never became a launch has no number and no name.
     assert launch_text({"word": "not started"}) == "✗ launch: not started"
-    view = LaunchView()
-    assert view.paper()["text/plain"]
+    view = LaunchWidget()
+    assert view.static()["text/plain"]
     view.close()
-    assert 0 < len(str(LaunchView._esm).encode()) < 50_000
+    assert 0 < len(str(LaunchWidget._esm).encode()) < 50_000
 
 
 def test_papermill_launches_waits_finds_again_and_fails_with_the_first_ranks_words(
@@ -228,14 +225,14 @@ def test_papermill_launches_waits_finds_again_and_fails_with_the_first_ranks_wor
 
     # While the very same one runs, it is found; one that asks for something else is not.
     launch = Launch(run / "launches" / "3")
-    same = asked_in("--gpus-per-node 2 --script bad.py")
+    same = parse_line("--gpus-per-node 2 --script bad.py")
     assert same is not None
     assert running_same(same.spec, os.environ, tmp_path) is None
     write_state(launch.folder, state.model_copy(update={"phase": "running", "outcome": ""}))
     found = running_same(same.spec, os.environ, tmp_path)
     assert found is not None
     assert found.folder.name == "3"
-    other = asked_in("--gpus-per-node 2 --script bad.py -- --lr 1")
+    other = parse_line("--gpus-per-node 2 --script bad.py -- --lr 1")
     assert other is not None
     assert running_same(other.spec, os.environ, tmp_path) is None
     assert running_same(same.spec, os.environ, tmp_path.parent) is None

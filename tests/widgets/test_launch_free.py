@@ -11,7 +11,7 @@ import ipywidgets as ipw
 import pytest
 
 from gipfel_extension.training.launch import Launch
-from gipfel_widgets.launching.cell import LaunchCell
+from gipfel_widgets.launch_cell import LaunchCell
 
 _LIMIT_S = 120
 _NVIDIA_SMI = """\
@@ -94,11 +94,11 @@ def test_who_holds_the_gpu_is_ended_by_a_button_and_the_launch_runs(
     form = _Form()
     form.press("Launch")
     assert f"pid {kernel.pid} (the kernel of big &lt;b&gt;.ipynb)" in form.said
-    assert f"pid {kernel.pid} (the kernel of big <b>.ipynb)" in form.buttons()["Free them"].tooltip
+    assert f"pid {kernel.pid} (the kernel of big <b>.ipynb)" in form.buttons()["Stop these processes"].tooltip
     # A check offers it, too, and ends nothing.
     form.press("Check")
     assert kernel.poll() is None
-    form.press("Free them")
+    form.press("Stop these processes")
     assert kernel.wait(_LIMIT_S) == -15
     assert "Ended: pid" in form.said
     assert set(form.buttons()) == {"Check", "Launch"}
@@ -113,6 +113,6 @@ def test_a_kernel_that_holds_the_gpu_itself_is_told_to_be_restarted_and_the_laun
     form = _Form()
     form.press("Launch")
     assert "Restart Kernel" in form.said
-    assert "gipfel launch again 1" in form.said
+    assert "gipfel rerun 1" in form.said
     assert set(form.buttons()) == {"Check", "Launch"}
     assert Launch.open(job / "alps-7" / "launches" / "1").resumed_spec.target == str(job / "train.py")

@@ -13,7 +13,7 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
 from gipfel_extension.training.launch import Launch
-from gipfel_widgets.shown import LIVE
+from gipfel_widgets.output import LIVE
 
 _LIMIT_S = 120.0
 _README = Path(__file__).resolve().parents[2] / "README.md"
@@ -28,8 +28,8 @@ while not pathlib.Path("go").exists():
 
 _CHANGING = """\
 import threading, time
-from gipfel_widgets.launching.view import LaunchView
-view = LaunchView()
+from gipfel_widgets.launch_widget import LaunchWidget
+view = LaunchWidget()
 
 def change():
     for step in range(1_000_000):

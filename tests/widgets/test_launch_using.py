@@ -3,7 +3,7 @@
 import pytest
 
 from gipfel_cluster.model import GipfelError
-from gipfel_widgets.launching.options import asked_in
+from gipfel_widgets.launch_options import parse_line
 
 
 def test_a_dictionary_of_options_reaches_the_launch_as_it_is() -> None:
@@ -18,7 +18,7 @@ def test_a_dictionary_of_options_reaches_the_launch_as_it_is() -> None:
         "checkpoint": "/a b/$(touch x); {y}",
         "env": ["A=1 2", "B=--x"],
     }
-    asked = asked_in("--using how --gpus-per-node 3 --pass steps", "print(1)", {"how": how, "steps": 7})
+    asked = parse_line("--using how --gpus-per-node 3 --pass steps", "print(1)", {"how": how, "steps": 7})
     assert asked is not None
     spec = asked.spec
     assert (spec.name, spec.nodes, spec.nodes_min, spec.gpus_per_node) == ("mine", 2, 1, 3)
@@ -31,15 +31,15 @@ def test_a_dictionary_of_options_reaches_the_launch_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ({"nodez": 1}, "'nodez' in how is no option"),
-        ({"using": "how"}, "'using' in how is no option"),
-        ({1: 2}, "'1' in how is no option"),
-        ({"nodes": "x"}, "no number of nodes"),
-        (["nodes"], "is no dictionary"),
-        (None, "is no dictionary"),
+        ({"nodez": 1}, "'nodez' in how is not a valid option"),
+        ({"using": "how"}, "'using' in how is not a valid option"),
+        ({1: 2}, "'1' in how is not a valid option"),
+        ({"nodes": "x"}, "not a valid number of nodes"),
+        (["nodes"], "is not a dictionary"),
+        (None, "is not a dictionary"),
     ],
 )
 def test_what_is_no_option_is_one_line(how: object, says: str) -> None:
     with pytest.raises(GipfelError, match=says) as caught:
-        asked_in("--using how", "print(1)", {"how": how})
+        parse_line("--using how", "print(1)", {"how": how})
     assert "\n" not in str(caught.value)

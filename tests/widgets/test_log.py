@@ -153,9 +153,8 @@ def test_a_full_disk_is_one_line_and_what_was_lost_is_counted(run, capsys, monke
     monkeypatch.setattr(MODULE.os, "O_NOFOLLOW", 0)
     for step in range(4):
         log(step=step)
-    assert capsys.readouterr().err.splitlines() == [
-        f"gipfel: {run}/metrics.jsonl can't be written: No space left on device. The work goes on without it."
-    ]
+    problem = f"gipfel: {run}/metrics.jsonl can't be written: No space left on device."
+    assert capsys.readouterr().err.splitlines() == [f"{problem} The work continues without it."]
     (run / "metrics.jsonl").unlink()
     for writer in MODULE._writers.values():
         writer._again_ns = 0

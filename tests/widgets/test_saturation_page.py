@@ -17,7 +17,7 @@ from gipfel_extension.telemetry.figures.activity import figure_delta, saturation
 from gipfel_extension.telemetry.figures.image import static_image
 from gipfel_extension.telemetry.sample import Device, Sample, SampleTable
 from gipfel_widgets import Saturation
-from gipfel_widgets.saturation_plots import document_and_plots
+from gipfel_widgets.saturation import document_and_plots
 
 pytestmark = [
     pytest.mark.browser,

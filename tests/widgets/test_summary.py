@@ -5,7 +5,7 @@ import json
 import numpy as np
 
 from gipfel_extension.telemetry.sample import Device, Sample, SampleTable
-from gipfel_extension.telemetry.sources.synthetic import SyntheticSource
+from gipfel_extension.telemetry.sources.simulated import SyntheticSource
 from gipfel_widgets import SaturationPlot, SaturationSummary
 
 GPU = Device("GPU-1", "gpu", "NVIDIA <GH200>", 0)

@@ -68,7 +68,7 @@ def test_a_cell_shows_the_run_returns_its_report_and_keeps_the_table(home: Path)
 def test_what_can_t_be_run_is_one_sentence(home: Path) -> None:
     with pytest.raises(GipfelError, match="There is no protocol 'strct'"):
         vet("strct")
-    with pytest.raises(GipfelError, match="no action in a notebook"):
+    with pytest.raises(GipfelError, match="not a valid action in a notebook"):
         vet("strict", action="exclude")
     with pytest.raises(GipfelError, match="belongs to no run"):
         Vetting()
@@ -97,6 +97,6 @@ def test_a_report_that_grows_is_followed(home: Path, wait_for: Any) -> None:
     assert (view.grid["rows"][0]["node"], len(view.grid["rows"])) == ("nid0150", 60)
     assert view.grid["more"] == {"pass": 140}
     (run / "vetting.json").write_text('{"schema_version": 9}')
-    wait_for(lambda: "is no vetting report" in view.message, 20)
+    wait_for(lambda: "is not a vetting report" in view.message, 20)
     view.close()
     assert len(view._esm.encode()) < _ESM_BYTES

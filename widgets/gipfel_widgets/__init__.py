@@ -12,17 +12,14 @@ from typing import TYPE_CHECKING, Any
 from .log import log
 
 if TYPE_CHECKING:
+    from .displays import PlanTable, SaturationPlot, SaturationSummary, plan
     from .explanation import Explanation, explain
-    from .launching.cell import LaunchCell, launch
-    from .launching.launched import LaunchList, launches
-    from .measurement import Measurement, measure
-    from .plan_table import PlanTable, plan
-    from .plot import SaturationPlot
+    from .launch_cell import LaunchCell, launch
+    from .launch_static import LaunchList, launches
+    from .measurement import Measurement, measure, run_workload
     from .run import KernelRun, present_run
     from .saturation import Saturation
-    from .summary import SaturationSummary
     from .vetting import Vetting, vet
-    from .workload import run_workload
 
 __all__ = [
     "Explanation",
@@ -49,21 +46,21 @@ __all__ = [
 _HOMES = {
     "Explanation": "explanation",
     "KernelRun": "run",
-    "LaunchCell": "launching.cell",
-    "LaunchList": "launching.launched",
+    "LaunchCell": "launch_cell",
+    "LaunchList": "launch_static",
     "Measurement": "measurement",
-    "PlanTable": "plan_table",
+    "PlanTable": "displays",
     "Saturation": "saturation",
-    "SaturationPlot": "plot",
-    "SaturationSummary": "summary",
+    "SaturationPlot": "displays",
+    "SaturationSummary": "displays",
     "Vetting": "vetting",
     "explain": "explanation",
-    "launch": "launching.cell",
-    "launches": "launching.launched",
+    "launch": "launch_cell",
+    "launches": "launch_static",
     "measure": "measurement",
-    "plan": "plan_table",
+    "plan": "displays",
     "present_run": "run",
-    "run_workload": "workload",
+    "run_workload": "measurement",
     "vet": "vetting",
 }
 
@@ -97,7 +94,7 @@ def load_ipython_extension(shell: Any) -> None:
     def launch(line: str, cell: str = "") -> None:
         """Launch the cell's own code, a script, a module or a notebook on many GPUs; see ``--help``."""
         _need_new_python()
-        from .launching.magic import run_magic  # noqa: PLC0415 - on first use, as the others
+        from .launch_run import run_magic  # noqa: PLC0415 - on first use, as the others
 
         run_magic(shell, line, cell)
 

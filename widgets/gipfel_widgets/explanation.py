@@ -1,4 +1,4 @@
-"""What a run was, how well it used its GPUs, and what to try next: from its folder, now or years later."""
+"""Explanation of a run: its record, how well it used its GPUs, what to try next; from its folder alone."""
 
 import html
 import time
@@ -12,20 +12,20 @@ from gipfel_cluster.model import GipfelError
 from gipfel_extension.cli.report_content import content_of
 from gipfel_extension.cli.scored_run import ScoredRun, path_of
 from gipfel_extension.saturation import JobScore, Settings, Workload, advise, score_table
-from gipfel_extension.saturation.lines import text_of
 from gipfel_extension.saturation.report import ReportContent
+from gipfel_extension.saturation.report.lines import text_of
 from gipfel_extension.telemetry.imports import Recording
 from gipfel_extension.telemetry.ranks import gpus_by_rank, read_ranks
 from gipfel_extension.telemetry.sample import SourceError
 from gipfel_extension.telemetry.store.fine import read_finest
 from gipfel_extension.telemetry.store.segments import read_samples
 from gipfel_extension.training.launch import Launch
-from gipfel_extension.training.launches.glance import says
+from gipfel_extension.training.launch_summary import status_message
 from gipfel_extension.training.results import program_of_launch, workload_of
 
-from .launching.launched import LaunchList
+from .displays import bundle, on_white
+from .launch_static import LaunchList
 from .measurement import Measurement
-from .plot import bundle, on_white
 from .run import present_run
 
 __all__ = ["Explanation", "FactTable", "FigureView", "explain"]
@@ -52,7 +52,7 @@ class FigureView:
 
 @dataclass(frozen=True)
 class FactTable:
-    """Rows of text with their heads; an empty one says so in words."""
+    """Rows of text with their heads; an empty one shows a sentence."""
 
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -84,29 +84,29 @@ class Explanation:
 
     @property
     def score(self) -> float | None:
-        """From 0 to 100; None where no GPU was recorded."""
+        """Score from 0 to 100; None where no GPU was recorded."""
         return None if self.scored.job.total is None else self.scored.job.total.score
 
     @property
     def losses(self) -> dict[str, float]:
-        """Points of 100 that went to each loss; empty where there is no score."""
+        """Points of 100 lost to each cause; empty where there is no score."""
         total = self.scored.job.total
         return {} if total is None else dict(total.losses)
 
     @property
     def record(self) -> FactTable:
-        """What the run was."""
+        """Record of the run: job, nodes, environment, versions."""
         return FactTable(("", ""), tuple(self._content.record), "There is no record of this run.")
 
     @property
     def events(self) -> FactTable:
-        """What happened beside the samples: XIDs, throttling, a full disk, a lost node."""
+        """Events beside the samples: XIDs, throttling, a full disk, a lost node."""
         heads = ("time (UTC)", "node", "what", "")
         return FactTable(heads, tuple(self._content.events), "Nothing happened that a recorder would note.")
 
     @property
     def launches(self) -> LaunchList:
-        """The launches of this run, the newest first."""
+        """Launches of this run, the newest first."""
         folders = (self.path / "launches").glob("[0-9]*/state.json")
         found = sorted((path.parent for path in folders), key=lambda each: int(each.name), reverse=True)
         return LaunchList([Launch(each) for each in found])
@@ -130,12 +130,14 @@ class Explanation:
 
     @property
     def next_steps(self) -> FactTable:
-        """What to try, the largest gain first."""
+        """Advice, the largest gain first."""
         rows = [(each.action, each.expect, each.knob.name) for each in self.scored.advice]
         failed = [each for each in self.launches if each.state.outcome in {"failed", "lost", "timeout"}]
-        rows[:0] = [(f"Launch {each.folder.name}: {says(each)}", _FAILED, "") for each in failed[:3]]
+        rows[:0] = [
+            (f"Launch {each.folder.name}: {status_message(each)}", _FAILED, "") for each in failed[:3]
+        ]
         empty = (
-            "Nothing stands out." if self.score is not None else "No GPU was recorded, so there is no advice."
+            "Nothing remarkable." if self.score is not None else "No GPU was recorded, so there is no advice."
         )
         return FactTable(("try", "gain", "by"), tuple(rows), empty)
 
@@ -194,10 +196,12 @@ def _of_measurement(measured: Measurement) -> Explanation:
 
 
 def _of_launch(launch: Launch) -> Explanation:
-    """What was recorded while it ran, of the run that it ran in."""
+    """Explain the part of its run in which a launch ran."""
     state = launch.state
     if not state.run or state.started_ns is None:
-        raise GipfelError(f"Launch {launch.folder.name} has not run.", says(launch) or "Wait for it.")
+        raise GipfelError(
+            f"Launch {launch.folder.name} has not run.", status_message(launch) or "Wait for it."
+        )
     path, ended = Path(state.run), state.ended_ns
     due = time.monotonic() + (_FLUSH_S if ended is not None else 0)
     while True:

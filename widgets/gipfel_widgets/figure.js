@@ -1,6 +1,6 @@
 /**
  * The plots of `saturation.js`, which follows in the same module: plotly.js, the theme, a figure in a node.
- * `clock.js` stands before it.
+ * `clock.js` comes before it.
  */
 
 const OFFER = Symbol.for('gipfel.plotly');
@@ -15,7 +15,7 @@ const CONFIG = {
   modeBarButtons: [['toImage', 'autoScale2d']]
 };
 
-/** Plotly.js, or null where nobody offers it. */
+/** Plotly.js, or null where the page does not offer it. */
 async function offeredPlotly() {
   for (let waited = 0; waited < OFFER_MS && !globalThis[OFFER]; waited += 200) {
     await new Promise(resolve => setTimeout(resolve, 200));
@@ -97,11 +97,11 @@ function withGap(before, added, uid) {
   return { x: [before.at(-1) + usual, ...added.x], y: [null, ...added.y] };
 }
 
-/** Whether somebody drags across a node: a frame that is being pulled counts in the axis of its start. */
+/** Whether the user drags across a node: a frame that is being pulled counts in the axis of its start. */
 class Drag {
   constructor(node) {
     this.node = node;
-    /** Settled as long as nobody does. */
+    /** Settled while no drag is in progress. */
     this.over = Promise.resolve();
     this.release = () => undefined;
     this.begin = () => {
@@ -162,7 +162,7 @@ class FigureView {
         if (dark && this.darkColours[metric]) {
           trace.line.color = this.darkColours[metric];
         }
-        // plotly.js makes a CSS selector of it when the trace goes, and throws where it is none.
+        // plotly.js makes a CSS selector of it when the trace goes, and throws where it is not valid.
         trace.uid = trace.uid.replace(/[^\w-]/g, '_');
       }
       this.traces = data;
@@ -251,11 +251,11 @@ class FigureView {
     const layout = readersLayout(this.layout, ahead);
     if (this.zoom) {
       for (const key of Object.keys(layout).filter(each => /^xaxis\d*$/.test(each))) {
-        // As plotly.js said it.
+        // As plotly.js reported it.
         layout[key] = { ...layout[key], range: [...this.zoom] };
       }
     }
-    // Only this says that traces of the same names hold something else.
+    // Only this shows that traces of the same names hold something else.
     layout.datarevision = ++this.revision;
     await this.plotly.react(this.node, this.drawn, layout, CONFIG);
   }

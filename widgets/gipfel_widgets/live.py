@@ -1,4 +1,4 @@
-"""Widgets whose state changes on a thread, beside whatever the kernel's main thread does."""
+"""Base class of widgets whose state changes on a thread, beside the kernel's main thread."""
 
 from typing import Any
 

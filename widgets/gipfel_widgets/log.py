@@ -1,4 +1,4 @@
-"""A training loop's own numbers, by one line: ``log(step=step, tokens_per_s=rate, loss=loss)``.
+"""Log of a training loop's own numbers, by one line: ``log(step=step, tokens_per_s=rate, loss=loss)``.
 
 Each call appends one line to ``metrics.jsonl`` in the run folder, on the clocks of the recorder's samples. It
 runs with any CPython since 3.9 and imports the standard library only.
@@ -30,7 +30,7 @@ _NOWHERE = (
 
 
 def log(*given: Any, **values: Any) -> None:
-    """Note numbers of this moment, such as step, loss and tokens per second.
+    """Log numbers of this moment, such as step, loss and tokens per second.
 
     Costs some ten microseconds and never raises: what can't be noted is said once on stderr. Outside a run
     nothing is written.
@@ -38,7 +38,7 @@ def log(*given: Any, **values: Any) -> None:
     Parameters
     ----------
     given
-        A dictionary of values, for names that are no Python names: ``log({"train/loss": 0.5})``.
+        A dictionary of values, for names that are not Python names: ``log({"train/loss": 0.5})``.
     values
         Numbers, booleans, short strings, or whatever ``float()`` takes: a tensor on a GPU is waited for. NaN
         and infinity are noted as missing.
@@ -68,7 +68,7 @@ class _Writer:
             if not self._rank:
                 _warn("nowhere", _NOWHERE)
             return
-        noted = _noted(given, values)
+        noted = _json_values(given, values)
         if monotonic_ns < self._again_ns:
             self._lost += 1
             return
@@ -84,7 +84,7 @@ class _Writer:
             self._lost += 1
             self._again_ns = monotonic_ns + _PATIENCE_NS
             self._file = None
-            _warn("disk", f"{self._path} can't be written: {error.strerror}. The work goes on without it.")
+            _warn("disk", f"{self._path} can't be written: {error.strerror}. The work continues without it.")
         else:
             self._lost = 0
 
@@ -121,13 +121,13 @@ def _node() -> str:
 
 
 def _launch() -> str:
-    """``RUN/N`` of the launch that this process is a rank of: several may run in one run."""
+    """Return ``RUN/N`` of the launch that this process is a rank of: several may run in one run."""
     parts = os.environ.get("GIPFEL_LAUNCH", "").rstrip("/").split("/")
     return f"{parts[-3]}/{parts[-1]}"[:_LONGEST_TEXT] if len(parts) > 3 else ""
 
 
-def _noted(given: tuple[Any, ...], values: dict[str, Any]) -> dict[str, Any]:
-    """The values as JSON can hold them; None for what can't be noted, with a word about it."""
+def _json_values(given: tuple[Any, ...], values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values as JSON can hold them; None with a warning for what can't be logged."""
     for each in given:
         if isinstance(each, dict):
             values = {**each, **values}
@@ -166,12 +166,12 @@ def _kind(value: Any) -> str:
 
 
 def _warn(what: str, line: str) -> None:
-    """One line on stderr, once for each subject."""
+    """Print one line on stderr, once for each subject."""
     if what in _warned or len(_warned) > 100:
         return
     _warned.add(what)
     try:
         sys.stderr.write(f"gipfel: {' '.join(line.split())}\n")
         sys.stderr.flush()
-    except Exception:  # noqa: BLE001 - a notebook's stderr is no file
+    except Exception:  # noqa: BLE001 - a notebook's stderr is not a file
         return

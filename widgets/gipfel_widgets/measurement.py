@@ -1,28 +1,36 @@
-"""Measuring a piece of work: what GPUs and host did between two moments, and where that is recorded."""
+"""Measurement of GPUs and host between two moments, and where it is recorded.
+
+`measure` makes one; `run_workload` is work of a known kind to measure.
+"""
 
 import atexit
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 
 from gipfel_cluster.model import GipfelError
-from gipfel_extension.telemetry.metrics import UserMetrics, read_metrics
+from gipfel_extension.telemetry.live.feed import SaturationFeed
 from gipfel_extension.telemetry.sample import SampleTable
 from gipfel_extension.telemetry.store.fine import read_finest
-from gipfel_extension.telemetry.stream import SaturationFeed
+from gipfel_extension.telemetry.user_metrics import UserMetrics, read_metrics
 
-from .plot import SaturationPlot
-from .recorder import KernelRecorder
-from .run import KernelRun, create_run, present_run
-from .summary import SaturationSummary
+from .displays import SaturationPlot, SaturationSummary
+from .run import KernelRecorder, KernelRun, create_run, present_run
 
 _JUDGE_S = 5.0
 _GLANCE_S = 0.2
 #: What a shared recorder holds back before it writes, and some more for a slow file system.
 _FLUSH_S = 8.0
 _SHORTEST_S, _LONGEST_S = 0.01, 3600.0
+#: Edge of the square matrices: large enough to saturate, small enough to stop on time.
+_GPU_EDGE, _CPU_EDGE = 8192, 1024
+_GPU_BURST = 8
+_TURN_S = 0.2
+WORKLOADS = ("matmul", "sleep")
 
 
 class Measurement:
@@ -56,7 +64,7 @@ class Measurement:
 
     @property
     def run(self) -> KernelRun:
-        """Where the record is.
+        """Run folder of the record.
 
         Raises
         ------
@@ -71,13 +79,13 @@ class Measurement:
 
     @property
     def seconds(self) -> float:
-        """How long it has measured, 0 before it begins."""
+        """Seconds measured so far, 0 before the start."""
         if self._started_ns is None:
             return 0.0
         return ((self._ended_ns or time.time_ns()) - self._started_ns) / 1e9
 
     def start(self) -> "Measurement":
-        """Begin; starts a recorder of its own where none runs that records this source.
+        """Start measuring; start a recorder where none runs that records this source.
 
         Raises
         ------
@@ -100,13 +108,13 @@ class Measurement:
         return self
 
     def stop(self) -> None:
-        """End; an own recorder writes what it holds. Ending twice is no error."""
+        """End; an own recorder writes what it holds. Ending twice is not an error."""
         if self._run is not None and self._ended_ns is None:
             self._ended_ns = time.time_ns()
             self._end_recorder()
 
     def table(self) -> SampleTable:
-        """The samples between beginning and end, or until now; real ones alone or simulated ones alone.
+        """Return the samples between start and end, or until now; only real ones or only simulated ones.
 
         Waits up to 8 s for a recorder that it shares to write the last of them.
         """
@@ -125,13 +133,13 @@ class Measurement:
         return self._whole
 
     def figure(self, *, dark: bool = False) -> SaturationPlot:
-        """The plots of the whole measurement, with what was logged meanwhile."""
+        """Return the plots of the whole measurement, with the metrics that were logged meanwhile."""
         return SaturationPlot(
             self.table(), window_s=max(1.0, self.seconds), dark=dark, metrics=self.metrics()
         )
 
     def metrics(self) -> UserMetrics:
-        """What this run's processes logged between beginning and end, or until now.
+        """Return what this run's processes logged between start and end, or until now.
 
         A measurement that made a run of its own has that of the run that the kernel is in, too: the work logs
         there.
@@ -142,7 +150,7 @@ class Measurement:
         return UserMetrics.union(found).between(self._started_ns or 0, last_ns)
 
     def summary(self) -> SaturationSummary:
-        """Mean, 10th percentile and maximum of each metric by device."""
+        """Return mean, 10th percentile and maximum of each metric by device."""
         return SaturationSummary.of(self.table(), seconds=self.seconds)
 
     def __enter__(self) -> "Measurement":
@@ -187,7 +195,7 @@ def measure(source: str = "auto", interval: float | None = None) -> Measurement:
 
 
 def _recorded_run() -> KernelRun | None:
-    """The kernel's run if real samples come in."""
+    """Return the kernel's run if real samples arrive in it."""
     run = present_run()
     if run is None:
         return None
@@ -212,3 +220,80 @@ def _until(table: SampleTable, time_ns: int) -> SampleTable:
         last = int(np.searchsorted(columns["time_ns"], time_ns, side="right"))
         kept[device.uuid] = {name: column[:last] for name, column in columns.items()}
     return replace(table, columns=kept)
+
+
+def run_workload(name: str, seconds: float, progress: Callable[[str], None] = lambda _: None) -> str:
+    """Work for a while.
+
+    Parameters
+    ----------
+    name
+        ``matmul``: square matrices, by torch on the GPU where it sees one, else by numpy on the CPU;
+        ``sleep``: nothing.
+    progress
+        Called about once a second with a line that says how far it is.
+
+    Returns
+    -------
+    str
+        What was done, and where.
+
+    Raises
+    ------
+    GipfelError
+        There is no such workload.
+    """
+    if name not in WORKLOADS:
+        raise GipfelError(f"There is no workload {name!r}.", f"Choose one of {', '.join(WORKLOADS)}.")
+    what, turn = ("sleep", _sleep) if name == "sleep" else _matmul()
+    started = told = time.monotonic()
+    turns = 0
+    progress(f"{what}: 0 of {seconds:g} s")
+    while (passed := time.monotonic() - started) < seconds:
+        turn(seconds - passed)
+        turns += 1
+        if time.monotonic() - told >= 1:
+            told = time.monotonic()
+            progress(f"{what}: {min(seconds, told - started):.0f} of {seconds:g} s")
+    done = f"{what}: {time.monotonic() - started:.1f} s, {turns} turns"
+    progress(done)
+    return done
+
+
+def _sleep(left: float) -> None:
+    time.sleep(min(_TURN_S, max(0.0, left)))
+
+
+def _matmul() -> tuple[str, Callable[[float], object]]:
+    return _matmul_on_gpu() or _matmul_on_cpu()
+
+
+def _matmul_on_gpu() -> tuple[str, Callable[[float], object]] | None:
+    torch = _torch()
+    if torch is None or not torch.cuda.is_available():
+        return None
+    left, right = (torch.randn(_GPU_EDGE, _GPU_EDGE, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+
+    def turn(_: float) -> None:
+        for _ in range(_GPU_BURST):
+            torch.matmul(left, right)
+        # Without it the queue would run on long after the time is up.
+        torch.cuda.synchronize()
+
+    name = torch.cuda.get_device_name()
+    return f"matmul {_GPU_EDGE}² bfloat16 on {name} (torch)", turn
+
+
+def _matmul_on_cpu() -> tuple[str, Callable[[float], object]]:
+    draw = np.random.default_rng(0)
+    left, right = (draw.standard_normal((_CPU_EDGE, _CPU_EDGE), np.float32) for _ in range(2))
+    return f"matmul {_CPU_EDGE}² float32 on the CPU (numpy)", lambda _: left @ right
+
+
+def _torch() -> Any:
+    try:
+        # An image may have it, our own environment needn't; and it takes seconds to import.
+        import torch  # noqa: PLC0415
+    except Exception:  # noqa: BLE001 - a broken torch fails in many ways, and the CPU is still there
+        return None
+    return torch

@@ -1,16 +1,29 @@
-"""The run whose samples a kernel reads: the one it was started in, or one of its own."""
+"""Run of a kernel: the one it was started in, or one of its own with a recorder.
 
+A recorder that a kernel starts itself.
+"""
+
+import contextlib
 import os
+import shutil
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gipfel_cluster.live_folder import live_sockets
-from gipfel_cluster.runs import RunFolder, runs_root
-from gipfel_cluster.scratch import ScratchFolder
+from gipfel_cluster.model import GipfelError
+from gipfel_cluster.runs import RunFolder, ScratchFolder, live_sockets, runs_root
+from gipfel_extension.telemetry.files import open_log, read_tail
+from gipfel_extension.telemetry.store.segments import read_samples
+
+_FIRST_SAMPLE_S = 20.0
+_END_S = 5.0
+_MOST_LOG = 64 << 10
+_GLANCE_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -30,12 +43,12 @@ class KernelRun:
 
     @property
     def path(self) -> Path:
-        """The run folder's path."""
+        """Path of the run folder."""
         return self.folder.path
 
     @property
     def telemetry(self) -> Path:
-        """Where the segments are."""
+        """Folder of the segments."""
         return self.folder.telemetry
 
     def __str__(self) -> str:
@@ -43,7 +56,7 @@ class KernelRun:
 
 
 def present_run(environment: Mapping[str, str] | None = None) -> KernelRun | None:
-    """The run that this kernel belongs to, as ``$GIPFEL_RUN`` and ``$GIPFEL_SOCKETS`` name it.
+    """Return the run that this kernel belongs to, as ``$GIPFEL_RUN`` and ``$GIPFEL_SOCKETS`` name it.
 
     Returns
     -------
@@ -59,7 +72,7 @@ def present_run(environment: Mapping[str, str] | None = None) -> KernelRun | Non
 
 
 def run_at(path: Path, environment: Mapping[str, str] | None = None) -> KernelRun:
-    """The run of a folder; live where something on this node streams it, such as ``gipfel record``."""
+    """Return the run of a folder; live where something on this node streams it, such as ``gipfel record``."""
     environment = os.environ if environment is None else environment
     return KernelRun(RunFolder(path), live_sockets(path, node_name(environment)))
 
@@ -100,5 +113,95 @@ def create_run(
 
 
 def node_name(environment: Mapping[str, str]) -> str:
-    """The short name of the node that the kernel runs on."""
+    """Return the short name of the node that the kernel runs on."""
     return environment.get("GIPFEL_NODE") or socket.gethostname().partition(".")[0]
+
+
+class KernelRecorder:
+    """A recorder process beside the kernel, which ends with the kernel also when that is killed.
+
+    Parameters
+    ----------
+    run
+        A run of the kernel's own, with a folder for sockets.
+    name
+        ``job``, or ``simulated`` where the source is.
+    sources
+        What it reads, by the names of ``--source``.
+    interval
+        Seconds between two samples; None: as fast as the sources count, at most ten a second.
+    """
+
+    def __init__(self, run: KernelRun, name: str, sources: tuple[str, ...], interval: float | None) -> None:
+        self._run = run
+        self._name = name
+        self._sources = sources
+        self._interval = interval
+        self._log = run.path / f"recorder-{name}.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it and wait for the first sample, at most 20 s.
+
+        Raises
+        ------
+        GipfelError
+            It can't be started, ended at once, or nothing came in time.
+        """
+        argv = [
+            *(sys.executable, "-I", "-m", "gipfel_extension.recorder"),
+            *("--telemetry", str(self._run.telemetry)),
+            *("--sockets", str(self._run.sockets)),
+            *("--node", node_name(os.environ)),
+            *("--name", self._name),
+            *(() if self._interval is None else ("--interval", str(self._interval))),
+            *("--root-pid", str(os.getpid())),
+            # Named: whose child it is when it has been loaded says nothing of who started it.
+            f"--with-parent={os.getpid()}",
+        ]
+        for source in self._sources:
+            argv += ["--source", source]
+        try:
+            with os.fdopen(open_log(self._log), "ab") as log:
+                # Out of the terminal's reach: Ctrl-C interrupts the kernel, not the record of what it did.
+                self._process = subprocess.Popen(
+                    argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                )
+        except OSError as error:
+            raise GipfelError(f"The recorder can't be started: {error.strerror}.") from error
+        try:
+            self._await_first_sample(self._process)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End it: it writes what it holds and closes its segment, or is killed after 5 s."""
+        process, self._process = self._process, None
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            try:
+                process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if self._run.sockets is not None:
+            shutil.rmtree(self._run.sockets, ignore_errors=True)
+
+    def _await_first_sample(self, process: subprocess.Popen[bytes]) -> None:
+        patience = _FIRST_SAMPLE_S + (self._interval or 1.0)
+        deadline = time.monotonic() + patience
+        while not read_samples(self._run.telemetry).rows:
+            if process.poll() is not None:
+                raise GipfelError(self._last_words() or "The recorder ended at once.")
+            if time.monotonic() > deadline:
+                raise GipfelError(f"No sample came within {patience:g} s.", f"Look into {self._log}.")
+            time.sleep(_GLANCE_S)
+
+    def _last_words(self) -> str:
+        try:
+            line = read_tail(self._log, _MOST_LOG).decode(errors="replace").rstrip().rpartition("\n")[2]
+        except OSError:
+            return ""
+        return line.partition(" recorder: ")[2] or line

@@ -1,6 +1,6 @@
 /**
  * The browser half of `saturation.py`: draws with the page's one plotly.js, which the Gipfel panel offers.
- * `figure.js` stands before it in the same module.
+ * `figure.js` comes before it in the same module.
  */
 
 /** A kernel that says nothing for so long after a page asked is busy or gone. */

@@ -1,33 +1,50 @@
-"""The live view of a run in a notebook's cell; its browser half is ``saturation.js``."""
+"""Live view of a run in a notebook's cell; its browser half is ``saturation.js``.
+
+A thread follows the lines; score, heat map, time series and shares are drawn by `PlotsThread` at a pace of
+their own.
+"""
 
 import atexit
 import base64
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import traitlets
 
 from gipfel_cluster.model import one_line
+from gipfel_extension.saturation import Advice, advise, document_of, score_table
+from gipfel_extension.saturation.advice.steady import SteadyAdvice
+from gipfel_extension.saturation.result import shares_of
 from gipfel_extension.telemetry.figures.activity import figure_delta, saturation_figure
-from gipfel_extension.telemetry.figures.clock import CLOCK_SCRIPT
-from gipfel_extension.telemetry.figures.image import small_image, static_image
+from gipfel_extension.telemetry.figures.heat import heat_figure
+from gipfel_extension.telemetry.figures.image import small_image, stacked_images, static_image
+from gipfel_extension.telemetry.figures.lines import LINES, coarsened
 from gipfel_extension.telemetry.figures.metric_rows import MetricsFeed
-from gipfel_extension.telemetry.figures.rows import LINES
-from gipfel_extension.telemetry.figures.saved import saved_figure
-from gipfel_extension.telemetry.metrics import METRICS_FILE, UserMetrics, read_metrics
+from gipfel_extension.telemetry.figures.run_figures import time_series_figure
+from gipfel_extension.telemetry.figures.saved import CLOCK_SCRIPT, saved_figure
+from gipfel_extension.telemetry.figures.score_figures import score_figure, shares_figure
+from gipfel_extension.telemetry.live.feed import SaturationFeed
 from gipfel_extension.telemetry.sample import Sample, SampleTable
-from gipfel_extension.telemetry.stream import SaturationFeed
+from gipfel_extension.telemetry.store.overview import Overview
+from gipfel_extension.telemetry.user_metrics import METRICS_FILE, UserMetrics, read_metrics
 
+from .displays import SaturationPlot, describe
 from .live import LiveWidget
-from .plot import SaturationPlot, describe
+from .output import ViewOutput, widget_bundle
 from .run import KernelRun, present_run, run_at
-from .saturation_plots import PlotsThread, document_and_plots, whole_image
-from .shown import Shown, widget_bundle
 
+#: Names of the plots, as the view offers them.
+PLOTS = ("score", "heat", "series", "shares")
+
+_BUCKETS = 400
+_HEAT_BUCKETS = 120
+_SHORTEST_PAUSE_S = 5.0
+#: Of a core that the kernel shares with the user's own work.
+_SHARE = 0.05
 _BESIDE = Path(__file__).parent
 #: Seconds between two looks, and at least between two messages to the page.
 _POLL_S = 0.5
@@ -38,8 +55,94 @@ _SHORTEST_SPAN_S = 10.0
 _NO_RUN = "Nothing is recorded here. Open the Gipfel panel, or measure with gipfel_widgets.measure()."
 
 
+def document_and_plots(
+    table: SampleTable, *, dark: bool, steady: SteadyAdvice | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the score's document and all plots of a table; no plot where it holds no GPU.
+
+    Parameters
+    ----------
+    steady
+        Keeps the advice of a live view from flickering.
+    """
+    job = score_table(table)
+    advice = advise(table, job)
+    if steady is not None:
+        advice = steady.shown(0.0, table, _advice_of, advice, time.monotonic())
+    document = document_of(job, advice)
+    if not table.gpus:
+        return document, {}
+    overview = Overview.of_table(table, _BUCKETS)
+    # A column that is shorter than two samples would have holes.
+    seconds = overview.bucket_ns * len(overview.time_ns) / 1e9
+    columns = max(1, min(_HEAT_BUCKETS, int(seconds / (2 * max(table.interval, 1e-3)))))
+    shares = shares_of(job)
+    return document, {
+        "score": score_figure(document, dark=dark, title="Score and losses"),
+        "heat": heat_figure(coarsened(overview, columns), dark=dark, title="GPUs over time: SM active"),
+        "series": time_series_figure(overview, dark=dark),
+        "shares": shares_figure(shares.time_ns, shares.points, dark=dark, simulated=table.simulated),
+    }
+
+
+def _advice_of(table: SampleTable) -> tuple[Advice, ...]:
+    return advise(table, score_table(table))
+
+
+def whole_image(activity: dict[str, Any], plots: dict[str, Any]) -> bytes:
+    """Return the activity figure and every plot, one below the other, as a PNG."""
+    pictures = [plots[name] for name in PLOTS if name in plots]
+    return stacked_images([static_image(figure) for figure in (*pictures[:2], activity, *pictures[2:])])
+
+
+class PlotsThread:
+    """Thread that draws score and plots repeatedly, until it is stopped.
+
+    Parameters
+    ----------
+    table
+        What is shown now.
+    publish
+        Takes document and plots; on the thread.
+    """
+
+    def __init__(
+        self,
+        table: Callable[[], SampleTable],
+        publish: Callable[[dict[str, Any], dict[str, Any]], None],
+        ended: threading.Event,
+    ) -> None:
+        self.dark = False
+        self._steady = SteadyAdvice()
+        self._table = table
+        self._publish = publish
+        self._ended = ended
+        self._asked = threading.Event()
+        self.thread = threading.Thread(target=self._run, name="gipfel-widget-score", daemon=True)
+        self.thread.start()
+
+    def ask(self, *, dark: bool) -> None:
+        """Draw soon, in the colours of a page."""
+        self.dark = dark
+        self._asked.set()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            self._asked.clear()
+            began = time.thread_time()
+            try:
+                self._publish(*document_and_plots(self._table(), dark=self.dark, steady=self._steady))
+            except ReferenceError:
+                # The view was garbage-collected.
+                return
+            pause = max(_SHORTEST_PAUSE_S, (time.thread_time() - began) / _SHARE)
+            end = time.monotonic() + pause
+            while not self._ended.wait(0.25) and not self._asked.is_set() and time.monotonic() < end:
+                pass
+
+
 class Saturation(LiveWidget):
-    """What GPUs and host of a run do, live: lines, score and losses, heat map, and the CUG25 paper's figures.
+    """Live GPUs and hosts of a run: lines, score and losses, heat map, and the CUG25 paper's figures.
 
     A thread reads the run until :meth:`stop`, :meth:`close` or the kernel's end. In a saved notebook the cell
     shows the plots as they were.
@@ -62,7 +165,7 @@ class Saturation(LiveWidget):
     status = traitlets.Dict().tag(sync=True)
     #: Line colours for a dark page by metric; those in the figure are for a light one.
     dark_colours = traitlets.Dict().tag(sync=True)
-    #: The document of ``gipfel score --json`` for what is shown; empty while nobody knows it.
+    #: The document of ``gipfel score --json`` for what is shown; empty before it is known.
     score = traitlets.Dict().tag(sync=True)
     #: Plotly figures by name: see :data:`saturation_plots.PLOTS`.
     plots = traitlets.Dict().tag(sync=True)
@@ -72,7 +175,7 @@ class Saturation(LiveWidget):
         self._ended = threading.Event()
         self._asked = threading.Event()
         self._drawn: dict[str, int] = {}
-        self._shown = Shown()
+        self._shown = ViewOutput()
         self._thread: threading.Thread | None = None
         self._plots: PlotsThread | None = None
         self._feed, problem = _open(run, self._window)
@@ -85,7 +188,7 @@ class Saturation(LiveWidget):
         )
         self.on_msg(self._answer)
         if self._feed is not None:
-            # The thread must not keep a view alive that nobody holds.
+            # The thread must not keep a view alive that is otherwise unused.
             self._thread = threading.Thread(
                 target=_follow,
                 args=(weakref.ref(self), self._feed, self._ended),
@@ -95,23 +198,23 @@ class Saturation(LiveWidget):
             self._thread.start()
             present = weakref.proxy(self)
             # A bound method would keep the view alive.
-            show = lambda found, plots: present.take_plots(found, plots)  # noqa: E731, PLW0108
+            show = lambda found, plots: present.set_plots(found, plots)  # noqa: E731, PLW0108
             self._plots = PlotsThread(lambda: present.table, show, self._ended)
             atexit.register(_end_thread, self._ended, self._thread)
 
     @property
     def table(self) -> SampleTable:
-        """The samples that the view shows."""
+        """Samples that the view shows."""
         return SampleTable(columns={}) if self._feed is None else self._feed.table()
 
     def stop(self) -> None:
-        """Follow the run no longer; the cell keeps the plots as they are, without the kernel too."""
+        """Stop following the run; the cell keeps the plots as they are, without the kernel too."""
         if not self._ended.is_set():
             _end_thread(self._ended, self._thread)
             if self._feed is not None:
                 self.figure = self._figure()
                 self.status = {**self._feed.state(), "state": "stale", "message": "This view was stopped."}
-                self.take_plots(*document_and_plots(self.table, dark=False))
+                self.set_plots(*document_and_plots(self.table, dark=False))
             self._show_again()
 
     def close(self) -> None:
@@ -128,7 +231,7 @@ class Saturation(LiveWidget):
             table, window_s=_recorded(table, self._window), metrics=known
         )._repr_mimebundle_()
         if self._ended.is_set() and self.plots:
-            # On paper there is one picture: all of it.
+            # A saved notebook has one picture: all of it.
             activity = saturation_figure(table, window_s=_recorded(table, self._window), metrics=known)
             plot["image/png"] = base64.b64encode(
                 small_image(whole_image(saved_figure(activity), self.plots))
@@ -152,7 +255,7 @@ class Saturation(LiveWidget):
         return saturation_figure(self._draw(), window_s=self._window, metrics=logged)
 
     def _draw(self) -> SampleTable:
-        """What a figure is made of now; the next points follow it."""
+        """Draw the figure as it is now; the next points follow it."""
         table = self.table
         self._drawn = {
             device.uuid: int(times[-1])
@@ -162,7 +265,7 @@ class Saturation(LiveWidget):
         return table
 
     def _answer(self, _: object, content: dict[str, Any], __: object) -> None:
-        """A page asks for the figure as it is, or, without plotly.js, for an image."""
+        """Send a page the figure as it is, or an image where it has no plotly.js."""
         if content.get("type") == "figure":
             self._asked.set()
         elif content.get("type") == "plots" and self._plots is not None:
@@ -172,7 +275,7 @@ class Saturation(LiveWidget):
             image = static_image(saturation_figure(self.table, window_s=self._window, metrics=known))
             self.send({"type": "image"}, buffers=[image])
 
-    def take_plots(self, document: dict[str, Any], plots: dict[str, Any]) -> None:
+    def set_plots(self, document: dict[str, Any], plots: dict[str, Any]) -> None:
         """Show a score's document and the plots that go with it."""
         self.score, self.plots = document, plots
 
@@ -192,7 +295,7 @@ class Saturation(LiveWidget):
 
 
 def _open(run: KernelRun | Path | str | None, window: float) -> tuple[SaturationFeed | None, str]:
-    """The feed of a run, or None and the reason as a sentence."""
+    """Return the feed of a run, or None and the reason as a sentence."""
     if isinstance(run, str | Path):
         path = Path(run).expanduser()
         if not path.is_dir():
@@ -210,7 +313,7 @@ def _open(run: KernelRun | Path | str | None, window: float) -> tuple[Saturation
 
 
 def _follow(view: "weakref.ref[Saturation]", feed: SaturationFeed, ended: threading.Event) -> None:
-    """Poll a run until the view is stopped or forgotten, whatever its folder does meanwhile."""
+    """Poll a run until the view is stopped or garbage-collected, whatever its folder does meanwhile."""
     devices = feed.devices()
     waiting: list[Sample] = []
     published = redrawn = time.monotonic()
@@ -246,7 +349,7 @@ def _logged(feed: SaturationFeed | None) -> UserMetrics | None:
 
 
 def _recorded(table: SampleTable, window: float) -> float:
-    """Seconds of the window that have been recorded: nobody can move a picture's time axis."""
+    """Return the seconds of the window that have been recorded: a picture's time axis can't be moved."""
     firsts = [int(times[0]) for d in table.devices if len(times := table.of(d.uuid)["time_ns"])]
     if not firsts or table.last_ns is None:
         return window

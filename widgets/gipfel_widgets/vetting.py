@@ -17,17 +17,15 @@ import traitlets
 
 from gipfel_cluster.model import GipfelError, one_line
 from gipfel_cluster.runs import RunFolder, runs_root
-from gipfel_extension.telemetry.figures.clock import CLOCK_SCRIPT
-from gipfel_extension.vetting.command import vet_argv
-from gipfel_extension.vetting.grid import CELL_SHAPES, VettingGrid, grid_of
-from gipfel_extension.vetting.grid_html import grid_html
-from gipfel_extension.vetting.protocol_search import find_protocol
+from gipfel_extension.telemetry.figures.saved import CLOCK_SCRIPT
+from gipfel_extension.vetting.external_run import ReportFile, vet_argv
+from gipfel_extension.vetting.grid import CELL_SHAPES, VettingGrid, grid_html, grid_of
+from gipfel_extension.vetting.protocol_files import find_protocol
 from gipfel_extension.vetting.report import VettingReport
-from gipfel_extension.vetting.report_file import ReportFile
 
 from .live import LiveWidget
+from .output import ViewOutput, widget_bundle
 from .run import KernelRun, node_name, present_run
-from .shown import Shown, widget_bundle
 
 _BESIDE = Path(__file__).parent
 _LOOK_S = 0.5
@@ -36,7 +34,7 @@ _MOST_ROWS = 60
 
 
 class ReturnedReport(VettingReport):
-    """A report that says what came of it in one line, since a cell shows its last value."""
+    """A report with its outcome in one line, since a cell shows its last value."""
 
     def __repr__(self) -> str:
         return f"Vetting: {grid_of(self, most_rows=0).heading}"
@@ -45,7 +43,7 @@ class ReturnedReport(VettingReport):
 
 
 class Vetting(LiveWidget):
-    """Nodes x checks of a run's newest vetting, live as long as that runs; a table in a saved notebook.
+    """Nodes x checks of a run's newest vetting, live while it runs; a table in a saved notebook.
 
     Parameters
     ----------
@@ -59,22 +57,22 @@ class Vetting(LiveWidget):
 
     #: What `gipfel_extension.vetting.grid` makes of the report; empty while there is none.
     grid = traitlets.Dict().tag(sync=True)
-    #: What to read where there is no grid, or where it is not heard of any more.
+    #: Message where there is no grid, or where it is no longer updated.
     message = traitlets.Unicode().tag(sync=True)
     shapes = traitlets.Dict(dict(CELL_SHAPES)).tag(sync=True)
 
     def __init__(self, run: KernelRun | Path | str | None = None) -> None:
         self._file = ReportFile(_folder(run))
         self._since_ns = 0
-        self._shown = Shown()
+        self._shown = ViewOutput()
         self._ended = threading.Event()
         super().__init__()
-        self.look()
+        self.refresh()
         threading.Thread(target=_follow, args=(weakref.ref(self), self._ended), daemon=True).start()
 
     @property
     def report(self) -> VettingReport | None:
-        """The newest report; None where there is none yet."""
+        """Newest report; None where there is none yet."""
         found = self._file.report
         return None if found is None or found.started_ns < self._since_ns else found
 
@@ -83,7 +81,7 @@ class Vetting(LiveWidget):
         self._since_ns = time.time_ns()
         self.grid, self.message = {}, "The vetting starts…"
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read the report again where it has changed."""
         try:
             changed = self._file.look()
@@ -99,10 +97,10 @@ class Vetting(LiveWidget):
             self.grid, self.message = {**grid.model_dump(), "heading": grid.heading}, ""
 
     def stop(self) -> None:
-        """Follow the report no longer; the cell keeps the table, which needs no kernel."""
+        """Stop following the report; the cell keeps the table, which needs no kernel."""
         if not self._ended.is_set():
             self._ended.set()
-            self.look()
+            self.refresh()
             self._shown.replace(self._bundle())
 
     def close(self) -> None:
@@ -141,7 +139,7 @@ def vet(
     timeout: float | None = None,
     show: bool = True,
 ) -> ReturnedReport:
-    """Vet the nodes of this kernel's job, or this machine, and show how it goes in the cell.
+    """Vet the nodes of this kernel's job, or this machine, and show the progress in the cell.
 
     Parameters
     ----------
@@ -159,7 +157,7 @@ def vet(
     Returns
     -------
     ReturnedReport
-        A `VettingReport`; ``.vetted``, ``.good_nodes`` and ``.exclude`` say what to go on with.
+        A `VettingReport`; ``.vetted``, ``.good_nodes`` and ``.exclude`` name what to continue with.
 
     Raises
     ------
@@ -167,7 +165,7 @@ def vet(
         The protocol can't be read, or the run left no report.
     """
     if action not in {"report", "abort", "shrink"}:
-        raise GipfelError(f"{action!r} is no action in a notebook.", "Take report, abort or shrink.")
+        raise GipfelError(f"{action!r} is not a valid action in a notebook.", "Take report, abort or shrink.")
     found = find_protocol(protocol, directory=Path.cwd(), environment=os.environ)
     run = _own_run()
     view = Vetting(run)
@@ -184,7 +182,7 @@ def vet(
 
 
 def _run(argv: Sequence[str], run: Path, view: Vetting, timeout: float | None) -> tuple[bool, str]:
-    """Run the command to its end; whether that came by the timeout, and the last line that it wrote."""
+    """Run the command to its end; return whether the timeout ended it, and the last line that it wrote."""
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             argv,
@@ -198,7 +196,7 @@ def _run(argv: Sequence[str], run: Path, view: Vetting, timeout: float | None) -
             early = not _wait(process, timeout)
         finally:
             _end(process)
-            view.look()
+            view.refresh()
             view.stop()
         log.seek(0)
         text = log.read().decode(errors="replace")
@@ -207,7 +205,7 @@ def _run(argv: Sequence[str], run: Path, view: Vetting, timeout: float | None) -
 
 
 def _wait(process: "subprocess.Popen[bytes]", timeout: float | None) -> bool:
-    """Whether it ended by itself."""
+    """Return whether the process ended by itself."""
     try:
         process.wait(timeout)
     except subprocess.TimeoutExpired:
@@ -216,7 +214,7 @@ def _wait(process: "subprocess.Popen[bytes]", timeout: float | None) -> bool:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Interrupt it where it still runs, so that it leaves a report; by force where it does not end."""
+    """Interrupt the process, so that it leaves a report; kill it where it does not end."""
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
         try:
@@ -234,12 +232,12 @@ def _follow(view: "weakref.ref[Vetting]", ended: threading.Event) -> None:
             return
         # Whatever the folder does meanwhile, the next look may find it well again.
         with contextlib.suppress(OSError, ReferenceError):
-            shown.look()
+            shown.refresh()
         del shown
 
 
 def _own_run() -> Path:
-    """The run of this kernel's job, else one of this vetting's own."""
+    """Return the run of this kernel's job, else one of this vetting's own."""
     present = present_run()
     if present is not None:
         return present.path

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from .terminal import examples
+from .live_table import examples
 
 
 @click.command(
@@ -25,10 +25,13 @@ def doctor(*, operator: bool, as_document: bool) -> int:
 
     Exit status: 0 all that is needed is here, 1 not.
     """
-    from ..doctor.examine import examine  # noqa: PLC0415 - pydantic, which --help can do without
+    from ..doctor.examine import (  # noqa: PLC0415
+        colour_of,
+        examine,
+        lines_of,
+    )
     from ..doctor.machine import Machine  # noqa: PLC0415
     from ..doctor.probes import probes  # noqa: PLC0415
-    from ..doctor.text import colour_of, lines_of  # noqa: PLC0415
 
     machine = Machine.here(os.environ)
     examination = examine(machine, probes(machine, operator=operator))

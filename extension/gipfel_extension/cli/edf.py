@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .terminal import examples, tell
+from .live_table import examples, tell
 
 if TYPE_CHECKING:
     from gipfel_cluster.edf import Dialect
@@ -102,7 +102,7 @@ def show(name: str, *, origin: bool, dialect: "Dialect", as_document: bool) -> i
 @edf.command(epilog=examples("gipfel edf schema > edf.schema.json"))
 def schema() -> int:
     """Print the JSON Schema of an EDF, for editors and forms."""
-    from gipfel_cluster.edf.written import schema_text  # noqa: PLC0415
+    from gipfel_cluster.edf.keys import schema_text  # noqa: PLC0415
 
     click.echo(schema_text(), nl=False)
     return 0
@@ -131,14 +131,9 @@ def render(name: str, command: tuple[str, ...], *, engine: str, as_document: boo
     stderr.
     """
     from gipfel_cluster.edf import load_edf  # noqa: PLC0415
-    from gipfel_cluster.engines import (  # noqa: PLC0415
-        ContainerRequest,
-        engine_exists,
-        engine_invocation,
-        engine_names,
-        engine_to_show,
-    )
+    from gipfel_cluster.engines import ContainerRequest, engine_exists, engine_names, engine_to_render  # noqa: PLC0415
     from gipfel_cluster.environment import BINDING  # noqa: PLC0415
+    from gipfel_cluster.hooks import engine_invocation  # noqa: PLC0415
 
     if engine and not engine_exists(engine):
         known = " or ".join(engine_names())
@@ -152,7 +147,7 @@ def render(name: str, command: tuple[str, ...], *, engine: str, as_document: boo
         scratch=f"/tmp/gipfel-{os.getuid()}",  # noqa: S108 - only shown
         only_shown=True,
     )
-    chosen = engine_to_show(resolved, engine)
+    chosen = engine_to_render(resolved, engine)
     invocation = engine_invocation(request, chosen, python=sys.executable)
     notes = invocation.notes
     if chosen.name == "host" != engine:

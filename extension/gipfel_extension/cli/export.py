@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from .terminal import examples, tell
+from .live_table import examples, tell
 
 _UNREADABLE = 2
 _FORMATS = (".parquet", ".csv")
@@ -38,7 +38,7 @@ def export(recording: str, *, output: Path) -> int:
 
     from ..telemetry.imports import open_recording  # noqa: PLC0415
     from ..telemetry.sample import SourceError  # noqa: PLC0415
-    from ..telemetry.store.export import write_export  # noqa: PLC0415
+    from ..telemetry.store.parquet import write_export  # noqa: PLC0415
     from .scored_run import path_of  # noqa: PLC0415
 
     if output.suffix not in _FORMATS:

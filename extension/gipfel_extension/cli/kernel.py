@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .terminal import examples, tell
+from .live_table import examples, tell
 
 if TYPE_CHECKING:
     from .kernel_probe import KernelPython
@@ -112,10 +112,11 @@ def remove(name: str) -> int:
 
 
 def _of_edf(edf: str, python: str, display_name: str, *, check: bool) -> tuple[str, "KernelSpec"]:
-    from ..training.standpoint import standpoint  # noqa: PLC0415
+    from gipfel_cluster.workloads.submission import submission_context  # noqa: PLC0415
+
     from .kernelspec import edf_kernel  # noqa: PLC0415
 
-    here = standpoint(os.environ)
+    here = submission_context(os.environ)
     found = here.edf(edf, here.default("engine"), _directory())
     # A name is looked up anew at each start, a path is the host's.
     named = edf if not edf.startswith(("/", ".", "~/")) else found.file

@@ -12,8 +12,7 @@ from pydantic import ValidationError
 from gipfel_cluster.broker.client import run
 from gipfel_cluster.broker.container import START
 from gipfel_cluster.broker.messages import RunRequest, broker_socket
-from gipfel_cluster.job.spec import PYTHON
-from gipfel_cluster.model import Frozen, GipfelError, one_line
+from gipfel_cluster.model import PYTHON, Frozen, GipfelError, one_line
 
 _LIMIT_S = 30
 _MOST_BYTES = 1 << 16
@@ -93,7 +92,7 @@ def probe_container(edf: str, python: str) -> KernelPython | None:
         if socket is not None:
             status = run(socket, request, files=files)
         else:
-            from gipfel_cluster.broker.direct import run_directly  # noqa: PLC0415
+            from gipfel_cluster.broker.container import run_directly  # noqa: PLC0415
 
             status = run_directly(request, os.environ, files=files)
         output.seek(0)

@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from gipfel_cluster.forking import allow_forks
+from gipfel_cluster.process.fork import allow_forks
 
-from .terminal import examples, tell
+from .live_table import examples, tell
 
 _FREE = "End other processes of yours in this job that hold its GPUs, such as kernels; each is named before."
 
@@ -47,7 +47,9 @@ class _StartCommand(click.Command):
         "gipfel launch --nodes 1:4 --restarts 3 --time 12:00:00 --where job -- train.py",
         "gipfel launch -m mypackage.train -- --epochs 3      a module",
         "gipfel launch -p lr 0.1 -- train.ipynb              a notebook; every rank runs its cells",
-        "gipfel launch list | show 3 | logs 3 -f | stop 3 | again 3 | flight 3",
+        "gipfel launch list | show 3 | logs 3 -f | stop 3",
+        "gipfel rerun 3                                      the same again",
+        "gipfel flight-recorder 3                            which rank hangs, and where",
     ),
 )
 @click.argument("words", metavar="-- SCRIPT ARGS...", nargs=-1, type=click.UNPROCESSED)
@@ -106,7 +108,14 @@ class _StartCommand(click.Command):
 @click.option(
     "--checkpoint", default="", metavar="DIR", help="For checkpoints: $GIPFEL_CHECKPOINT of the ranks."
 )
-@click.option("--checkpoint-gib", default=0.0, type=click.FloatRange(0), metavar="G", help="Room it needs.")
+@click.option(
+    "--min-free",
+    "min_free_gib",
+    default=0.0,
+    type=click.FloatRange(0),
+    metavar="GIB",
+    help="Free space that the checkpoint directory needs.",
+)
 @click.option(
     "--on-preempt",
     type=click.Choice(["requeue", "end"]),
@@ -124,8 +133,8 @@ class _StartCommand(click.Command):
     help="Seconds from that warning to the end of the ranks.",
 )
 @click.option(
-    "--gather",
-    "gather_s",
+    "--join-timeout",
+    "join_timeout_s",
     default=30.0,
     show_default=True,
     type=click.FloatRange(0),
@@ -141,7 +150,7 @@ class _StartCommand(click.Command):
     "--cluster", default="", metavar="C", help="First part of the run's name; by default $GIPFEL_CLUSTER."
 )
 @click.option("--no-preflight", is_flag=True, help="Start without looking first.")
-@click.option("--free", is_flag=True, help=_FREE)
+@click.option("--kill-holders", "free", is_flag=True, help=_FREE)
 @click.option("--dry-run", is_flag=True, help="Show the exact command and the pre-flight; start nothing.")
 @click.option("--wait", is_flag=True, help="Follow the ranks' logs and return the exit status.")
 def start(**options: Any) -> int:
@@ -152,15 +161,20 @@ def start(**options: Any) -> int:
     `gipfel launch stop` ends it. Its folder holds the spec, the logs of all ranks and what became of it.
     """
     allow_forks()
-    from ..training.launch import Launched  # noqa: PLC0415 - pydantic, which --help can do without
+    from ..training.launch import DryRun  # noqa: PLC0415 - pydantic, which --help can do without
     from ..training.launch import launch as start_launch  # noqa: PLC0415
     from .launch_spec import spec_of  # noqa: PLC0415
 
     wait, dry_run, free = (options.pop(name) for name in ("wait", "dry_run", "free"))
     made = start_launch(
-        spec_of(options), os.environ, directory=_here(), dry_run=dry_run, tell=_tell_outcome, free=free
+        spec_of(options),
+        os.environ,
+        directory=_here(),
+        dry_run=dry_run,
+        on_outcome=_tell_outcome,
+        kill_holders=free,
     )
-    if isinstance(made, Launched):
+    if isinstance(made, DryRun):
         click.echo(made.command, nl=False)
         return 1 if any(each.verdict == "fail" for each in made.preflight) else 0
     click.echo(made.folder.name)
@@ -221,31 +235,19 @@ def stop(*, which: str) -> int:
     return stop_one(which)
 
 
-@launch.command(epilog=examples("gipfel launch again 3", "gipfel launch again 3 --free"))
-@click.argument("which", default="")
-@click.option("--free", is_flag=True, help=_FREE)
-def again(*, which: str, free: bool) -> int:
-    """Launch the same once more, in a folder of its own; also one that its pre-flight has kept back."""
-    allow_forks()
-    from ..training.launch import Launch  # noqa: PLC0415
-    from ..training.launch import launch as start_launch  # noqa: PLC0415
-    from ..training.launches.folder import find_folder  # noqa: PLC0415
-
-    spec = Launch.open(find_folder(which, os.environ)).resumed_spec
-    made = start_launch(spec, os.environ, directory=_here(), tell=_tell_outcome, free=free)
-    folder = getattr(made, "folder", Path())
-    click.echo(Path(folder).name)
-    return 0
-
-
-@launch.command(epilog=examples("gipfel launch flight 3 --now", "gipfel launch flight ./dumps --json"))
-@click.argument("which", default="")
+@click.command(
+    "flight-recorder",
+    epilog=examples("gipfel flight-recorder 3 --now", "gipfel flight-recorder ./dumps --json"),
+)
+@click.argument("which", metavar="[ID|DIR]", default="")
 @click.option("--now", is_flag=True, help="Have the ranks that run write their dumps first.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else.")
-def flight(*, which: str, now: bool, as_json: bool) -> int:
-    """Say from the flight recorder's dumps which rank is missing at which collective; 1 on a finding.
+def flight_recorder(*, which: str, now: bool, as_json: bool) -> int:
+    """Find the rank that is missing at a collective, by dumps of PyTorch's flight recorder.
 
-    WHICH is a launch, or a folder with dumps of PyTorch's flight recorder.
+    ID is a launch, by default the newest; DIR a directory with dumps.
+
+    Exit status: 0 nothing found, 1 a finding.
     """
     from .launch_view import show_flight  # noqa: PLC0415
 
@@ -253,7 +255,7 @@ def flight(*, which: str, now: bool, as_json: bool) -> int:
 
 
 def _here() -> Path:
-    from gipfel_cluster.model import GipfelError  # noqa: PLC0415
+    from gipfel_cluster.model import GipfelError  # noqa: PLC0415 - pydantic, which --help can do without
 
     try:
         return Path.cwd()
@@ -262,6 +264,4 @@ def _here() -> Path:
 
 
 def _tell_outcome(outcome: Any) -> None:
-    mark = {"pass": "ok", "warn": "note", "fail": "FAILED", "unknown": "?"}[outcome.verdict]
-    fix = f" {outcome.fix}" if outcome.fix and outcome.verdict != "pass" else ""
-    tell(f"{mark:6} {outcome.check}: {outcome.message}{fix}")
+    tell(outcome.line)

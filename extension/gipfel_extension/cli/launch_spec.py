@@ -9,8 +9,7 @@ from pydantic import ValidationError
 
 from gipfel_cluster.model import GipfelError
 
-from ..training.launches.words import parameter_value
-from ..training.spec import LaunchSpec, nodes_range
+from ..training.record.spec import LaunchSpec, nodes_range, parameter_value
 
 
 def spec_of(options: dict[str, Any], *, code: str = "") -> LaunchSpec:

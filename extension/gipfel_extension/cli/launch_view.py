@@ -1,7 +1,11 @@
-"""What `gipfel launch` shows of launches: lists, logs with a rank before each line, one launch."""
+"""What `gipfel launch` shows of launches: lists, logs with a rank before each line, one launch.
+
+Lines about launches, for a terminal: counts, a row of the list, what a rank has printed.
+"""
 
 import json
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -12,13 +16,54 @@ import click
 from gipfel_cluster.model import GipfelError, counted
 
 from ..training.launch import Launch
+from ..training.launch_summary import TRACE_HELP, TRACE_VIEWER, rank_file, ranks_with
 from ..training.launches.folder import find_folder, known_folders
-from ..training.launches.log_end import last_lines
-from ..training.launches.logs import Cursor, LogLine, read_logs
-from ..training.launches.rank_files import HOW, VIEWER, rank_file, ranks_with
-from ..training.launches.state import LaunchState
-from .launch_lines import printable, row
-from .terminal import tell
+from ..training.launches.logs import Cursor, LogLine, last_lines, read_logs
+from ..training.record.state import LaunchState
+from .live_table import tell
+
+# What moves the cursor, renames the window or asks the terminal: CSI, OSC and the other strings, the rest.
+_SEQUENCE = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|[\x1b\x9d][\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?|\x1b[ -/]*[0-~]?"
+)
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1a\x1c-\x1f\x7f-\x9f]")
+#: Characters of a reason in a row; `show` has the rest.
+_LONGEST = 120
+
+
+def row(folder: Path, state: LaunchState, *, everywhere: bool) -> str:
+    """Return a launch's line in the list: what it runs, why it was restarted, why it is where it is.
+
+    Its name stands there where the title does not say it.
+    """
+    which = f"{folder.parents[1].name}/{folder.name}" if everywhere else folder.name
+    size = f"{counted(len(state.nodes), 'node')}, {counted(state.ranks, 'rank')}"
+    named = "" if state.name in state.title or state.name == "launch" else f"{state.name}: "
+    reasons = (*state.restarted[-1:], state.reason) if state.restarts else (state.reason,)
+    why = "".join(f"; {_short(each)}" for each in reasons if each)
+    return f"{which:>4}  {state.outcome or state.phase:10} {size}  {named}{state.title}{why}"
+
+
+def _short(text: str) -> str:
+    text = printable(" ".join(text.split()), colours=False)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def printable(text: str, *, colours: bool) -> str:
+    """Return what a rank has printed without what would drive the terminal.
+
+    Parameters
+    ----------
+    colours
+        Whether the terminal shows them; they are removed otherwise, too.
+    """
+    if text.isprintable():
+        return text
+    text = _SEQUENCE.sub(lambda found: found[0] if colours and _COLOUR.fullmatch(found[0]) else "", text)
+    text = _CONTROL.sub("", text) if colours else _CONTROL.sub("", text).replace("\x1b", "")
+    return text.encode(errors="replace").decode()
+
 
 _INTERRUPTED = 130
 _COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright_green", "bright_yellow")
@@ -88,7 +133,7 @@ def show_one(which: str, *, as_json: bool) -> int:
             "processes": {rank: note.model_dump() for rank, note in launch.ranks.items()},
             "traces": {rank: str(rank_file(launch.folder, "trace", rank)) for rank in traces},
             "dumps": {rank: str(rank_file(launch.folder, "dump", rank)) for rank in dumps},
-            "viewer": VIEWER,
+            "viewer": TRACE_VIEWER,
         }
         click.echo(json.dumps(content))
         return 0
@@ -107,10 +152,10 @@ def show_one(which: str, *, as_json: bool) -> int:
         click.echo(f"  profiler trace of rank {rank}: {rank_file(launch.folder, 'trace', rank)}")
     if traces:
         more = f" of {len(traces)} ranks" if len(traces) > _MOST_FILES else ""
-        click.echo(f"  traces{more} open in {VIEWER}: {HOW}")
+        click.echo(f"  traces{more} open in {TRACE_VIEWER}: {TRACE_HELP}")
     if dumps:
         place = rank_file(launch.folder, "dump", dumps[0]).parent
-        say = f"`gipfel launch flight {launch.folder.name}` reads them"
+        say = f"`gipfel flight-recorder {launch.folder.name}` reads them"
         click.echo(f"  flight recorder's dumps of {counted(len(dumps), 'rank')}: {place}; {say}")
     if state.run:
         click.echo(f"  run {state.run}; `gipfel score {state.run}` shows its score")
@@ -124,7 +169,7 @@ def _since(folder: Path, state: LaunchState) -> tuple[str, ...]:
     """Return what became of the advice of the launch before, a sentence each."""
     if not state.ended:
         return ()
-    from ..training.launches.earlier import launch_since  # noqa: PLC0415 - numpy, for those that ended
+    from ..training.launches.score import launch_since  # noqa: PLC0415 - numpy, for those that ended
 
     found = launch_since(folder, os.environ)
     return () if found is None else tuple(printable(line, colours=False) for line in found.lines)

@@ -10,15 +10,17 @@ from .doctor import doctor
 from .edf import edf
 from .export import export
 from .kernel import kernel
-from .launch import launch
+from .launch import flight_recorder, launch
+from .live_table import examples, tell
 from .plan import plan
 from .record import record
 from .report import report
+from .runs import runs
 from .runtime import runtime
 from .score import score
 from .submit import submit
-from .terminal import examples, tell
 from .vet import vet
+from .workloads import logs, ps, rerun, stop
 
 _INTERRUPTED = 130
 
@@ -31,6 +33,7 @@ _INTERRUPTED = 130
         "gipfel runtime build ~/.gipfel/runtime   the interpreter and server for images",
         "gipfel kernel add my-env                 a kernel in another environment's container",
         "gipfel submit in.ipynb out.ipynb --wait  a notebook as a batch job",
+        "gipfel ps                                what runs or waits: launches, batch notebooks",
         "gipfel record -- python train.py         a command, with a recorder beside it",
         "gipfel plan --model 7B --gpus 16         how a model would be laid out on GPUs",
         "gipfel score alps-48812                  how well a run used its GPUs",
@@ -45,13 +48,19 @@ def gipfel() -> None:
 gipfel.add_command(doctor)
 gipfel.add_command(edf)
 gipfel.add_command(export)
+gipfel.add_command(flight_recorder)
 gipfel.add_command(kernel)
 gipfel.add_command(launch)
+gipfel.add_command(logs)
 gipfel.add_command(plan)
+gipfel.add_command(ps)
 gipfel.add_command(record)
 gipfel.add_command(report)
+gipfel.add_command(rerun)
+gipfel.add_command(runs)
 gipfel.add_command(runtime)
 gipfel.add_command(score)
+gipfel.add_command(stop)
 gipfel.add_command(submit)
 gipfel.add_command(vet)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from .terminal import examples
+from .live_table import examples
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kKmMbBtT]?)")
 _FACTORS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
@@ -64,15 +64,15 @@ def plan(*, model: float | None, as_document: bool, **options: Any) -> int:
 
     Exit status: 0 something fits, 1 nothing does.
     """
-    from ..training.plan import lines, planner  # noqa: PLC0415 - pydantic
+    from ..training.layout_plan import planner  # noqa: PLC0415 - pydantic
 
     shape = {name: options.pop(name) for name in ("layers", "hidden", "heads", "kv_heads", "ffn")}
     more = {name: options.pop(name) for name in ("vocabulary", "gated")}
     found = planner.plan(_model(model, shape, more), **options)
     if as_document:
-        click.echo(json.dumps(lines.document_of(found)))
+        click.echo(json.dumps(planner.document_of(found)))
     else:
-        for line in lines.lines_of(found):
+        for line in planner.lines_of(found):
             click.echo(line)
     return 0
 
@@ -82,7 +82,7 @@ def _model(size: float | None, shape: dict[str, int | None], more: dict[str, Any
 
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415
 
-    from ..training.plan import Transformer  # noqa: PLC0415
+    from ..training.layout_plan import Transformer  # noqa: PLC0415
 
     given = {name: value for name, value in shape.items() if value is not None}
     if (size is None) == (not given):

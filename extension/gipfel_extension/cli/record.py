@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .terminal import examples, tell
+from .live_table import examples, tell
 
 if TYPE_CHECKING:
     from .recorded_run import RecordedRun
@@ -148,7 +148,7 @@ def _end(run: "RecordedRun | None", recorder: "RecorderBeside | None", status: i
     if problem:
         _say(problem)
     if run.first:
-        from gipfel_cluster.job.closing import close_run  # noqa: PLC0415
+        from gipfel_cluster.job.recording import close_run  # noqa: PLC0415
 
         close_run(run.path, os.environ, limit_s=_SCORE_S)
         worth = f"`gipfel score {_word(run.path)}` shows what it was worth"

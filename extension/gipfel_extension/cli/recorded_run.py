@@ -13,7 +13,7 @@ from typing import Any
 
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.runs import RunFolder, make_private, runs_root
-from gipfel_cluster.scheduler.hostlist import expand_hostlist
+from gipfel_cluster.scheduler.notation import expand_hostlist
 
 _ODD = re.compile(r"[^A-Za-z0-9._-]")
 #: From here on Slurm's step ids mean the batch script, an allocation's shell and the like.

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gipfel_cluster.live_folder import LiveFolder
+from gipfel_cluster.runs import LiveFolder
 
 from ..telemetry.files import open_log, read_tail
 
@@ -53,7 +53,7 @@ class RecorderBeside:
         metrics_file: str = "",
     ) -> None:
         argv = [
-            *(sys.executable, "-I", "-m", "gipfel_extension.telemetry.recorder"),
+            *(sys.executable, "-I", "-m", "gipfel_extension.recorder"),
             *("--telemetry", str(run / "telemetry"), "--node", node, "--name", name),
             *(() if interval is None else ("--interval", str(interval))),
             *("--root-pid", str(os.getpid())),

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .live_table import examples, tell
 from .score import weights_of
-from .terminal import examples, tell
 
 if TYPE_CHECKING:
     from ..saturation.report import ReportContent

@@ -8,19 +8,18 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from ..saturation.lines import heading, subject
 from ..saturation.report import ReportContent, ReportFigure, record_lines
-from ..saturation.shares import shares_of
+from ..saturation.report.lines import heading, subject
+from ..saturation.result import shares_of
 from ..telemetry.events import Event, read_events
-from ..telemetry.figures.gpu_lines import gpu_figure, time_series_figure
 from ..telemetry.figures.heat import heat_figure
-from ..telemetry.figures.job_lines import host_figure, job_figure
-from ..telemetry.figures.lines import coarser
-from ..telemetry.figures.marks import with_events, with_span
-from ..telemetry.figures.score_bar import score_figure, shares_figure
+from ..telemetry.figures.lines import coarsened
+from ..telemetry.figures.run_figures import gpu_figure, host_figure, job_figure, time_series_figure
+from ..telemetry.figures.score_figures import score_figure, shares_figure
+from ..telemetry.figures.stack import with_events, with_time_range
 from ..telemetry.files import read_record_file
-from ..telemetry.metrics import UserMetrics, read_metrics
-from ..telemetry.overview.read import Overview
+from ..telemetry.store.overview import Overview
+from ..telemetry.user_metrics import UserMetrics, read_metrics
 from .scored_run import ScoredRun
 
 _BUCKETS = 400
@@ -69,7 +68,7 @@ def _figures(scored: ScoredRun, events: tuple[Event, ...]) -> Iterator[ReportFig
         yield ReportFigure(
             "GPUs over time",
             "SM activity: a row per GPU, a column per stretch of time. No colour is no sample.",
-            heat_figure(coarser(overview, columns), "SM_ACTIVE"),
+            heat_figure(coarsened(overview, columns), "SM_ACTIVE"),
         )
         yield ReportFigure(
             "Activity", "Every metric of every GPU.", with_events(time_series_figure(overview), events)
@@ -101,7 +100,7 @@ def _evidence(scored: ScoredRun, overview: Overview) -> Iterator[ReportFigure]:
                 f"{number_of} of {device.node or 'the job'}, "
                 f"{_time(each.start_ns)} to {_time(each.end_ns)} UTC: "
                 f"{', '.join(_drawn(own, each.metrics))}.",
-                with_span(own, each.start_ns, each.end_ns),
+                with_time_range(own, each.start_ns, each.end_ns),
                 number,
             )
 
@@ -124,8 +123,7 @@ def _vetting(path: Path) -> str:
         return ""
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415 - pydantic, which most reports do without
 
-    from ..vetting.grid import grid_of  # noqa: PLC0415
-    from ..vetting.grid_html import grid_html  # noqa: PLC0415
+    from ..vetting.grid import grid_html, grid_of  # noqa: PLC0415
     from ..vetting.report import read_report  # noqa: PLC0415
 
     try:

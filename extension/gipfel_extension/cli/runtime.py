@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from .terminal import examples, tell
+from .live_table import examples, tell
 
 
 @click.group(

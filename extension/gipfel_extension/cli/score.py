@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .terminal import examples, tell
+from .live_table import examples, tell
 
 if TYPE_CHECKING:
     from .scored_run import ScoredRun
@@ -94,7 +94,7 @@ def score(recording: str, *, weights: dict[str, float], gpu: str, as_document: b
 
 
 def _print(scored: "ScoredRun") -> None:
-    from ..saturation.lines import text_of  # noqa: PLC0415
+    from ..saturation.report.lines import text_of  # noqa: PLC0415
 
     label, environment = scored.recording.label, _environment(scored.path)
     since = scored.since.lines if scored.since else ()
@@ -110,14 +110,14 @@ def _save(scored: "ScoredRun") -> None:
     from gipfel_cluster.runs import write_atomically  # noqa: PLC0415
 
     from ..telemetry.store.compaction import compact, run_has_ended  # noqa: PLC0415
-    from ..telemetry.store.fine import FineKept, fine_folder  # noqa: PLC0415
+    from ..telemetry.store.fine import FineRetention, fine_folder  # noqa: PLC0415
 
     run = scored.path
     if not (run / "telemetry").is_dir():
         raise GipfelError(f"{run} is no run folder.", "Without --save any recording can be scored.")
     write_atomically(run / "score.json", json.dumps(scored.document(), indent=2) + "\n")
     # Of runs that ended before, too: nobody else looks at them again.
-    kept, now_ns = FineKept.of(os.environ), time.time_ns()
+    kept, now_ns = FineRetention.of(os.environ), time.time_ns()
     for each in run.resolve().parent.glob("*/telemetry"):
         kept.prune(fine_folder(each), now_ns)
     if run_has_ended(run):

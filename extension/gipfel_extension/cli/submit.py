@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .terminal import examples, tell
+from .live_table import examples, tell
 
 if TYPE_CHECKING:
     from gipfel_cluster.scheduler import Scheduler
 
-    from ..training.job_table import TaskView
-    from ..training.job_wait import Told
-    from ..training.notebook_job import NotebookJob
+    from ..training.batch.job import NotebookJob
+    from ..training.batch.submitted import TaskView
+    from ..training.batch.wait import OnStatus
 
 _INTERRUPTED = 130
 
@@ -23,7 +23,7 @@ _INTERRUPTED = 130
 @click.command(
     epilog=examples(
         "gipfel submit train.ipynb trained.ipynb -p epochs 3 --edf pytorch --gpus-per-node 4 --time 02:00:00",
-        "gipfel submit train.ipynb 'lr-{lr}-{seed}.ipynb' --grid lr=1e-3,1e-4 --grid seed=0..3 --at-once 2",
+        "gipfel submit train.ipynb 'lr-{lr}-{seed}.ipynb' --grid lr=0.1,1 --grid seed=0..3 --max-parallel 2",
         "gipfel submit train.ipynb trained.ipynb -p epochs 3 --resume --wait",
         "gipfel submit measure-saturation.ipynb measured.ipynb -p seconds 60 --scheduler local --wait",
     )
@@ -50,7 +50,7 @@ _INTERRUPTED = 130
 )
 @click.option("--strict", is_flag=True, help="Refuse parameters that the notebook's 'parameters' cell lacks.")
 @click.option(
-    "--at-once",
+    "--max-parallel",
     default=0,
     type=click.IntRange(min=0),
     metavar="N",
@@ -111,8 +111,8 @@ def submit(*, wait: bool, dry_run: bool, as_document: bool, **options: Any) -> i
     """
     import asyncio  # noqa: PLC0415 - half as long to load as all that the other commands need
 
-    from ..training.notebook_job import scheduler_of  # noqa: PLC0415
-    from ..training.submitted import submit_notebook  # noqa: PLC0415
+    from ..training.batch.job import scheduler_of  # noqa: PLC0415
+    from ..training.batch.submitted import submit_notebook  # noqa: PLC0415
 
     job = _planned(options)
     for note in job.notes:
@@ -138,7 +138,7 @@ def submit(*, wait: bool, dry_run: bool, as_document: bool, **options: Any) -> i
 def _planned(options: dict[str, Any]) -> "NotebookJob":
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415
 
-    from ..training.notebook_job import NotebookOptions, plan_notebook_job  # noqa: PLC0415
+    from ..training.batch.job import NotebookOptions, plan_notebook_job  # noqa: PLC0415
 
     try:
         directory = Path.cwd()
@@ -149,7 +149,7 @@ def _planned(options: dict[str, Any]) -> "NotebookJob":
 
 
 def _show(job: "NotebookJob", *, as_document: bool) -> int:
-    from ..training.dry_run import dry_run_document, dry_run_lines  # noqa: PLC0415
+    from ..training.batch.job import dry_run_document, dry_run_lines  # noqa: PLC0415
 
     if as_document:
         click.echo(json.dumps(dry_run_document(job)))
@@ -162,20 +162,22 @@ def _show(job: "NotebookJob", *, as_document: bool) -> int:
 def _wait(scheduler: "Scheduler", job_id: str, job: "NotebookJob") -> int:
     import asyncio  # noqa: PLC0415 - as above
 
-    from ..training.job_wait import how_to_leave, wait_for_job  # noqa: PLC0415
+    from ..training.batch.wait import follow_hint, wait_for_job  # noqa: PLC0415
 
     try:
         return asyncio.run(
-            wait_for_job(scheduler, job_id, job, environment=os.environ, tell=tell, show=_table(job_id))
+            wait_for_job(
+                scheduler, job_id, job, environment=os.environ, report=tell, on_status=_table(job_id)
+            )
         )
     except KeyboardInterrupt:
-        tell(how_to_leave(job_id, job, os.environ))
+        tell(follow_hint(job_id, job, os.environ))
         return _INTERRUPTED
 
 
-def _table(job_id: str) -> "Told | None":
+def _table(job_id: str) -> "OnStatus | None":
     """What draws the table; None where nobody sees it, and changes are told in lines."""
-    from ..training.job_table import now, table  # noqa: PLC0415
+    from ..training.batch.submitted import now, status_table  # noqa: PLC0415
     from .live_table import LiveTable  # noqa: PLC0415
 
     if not LiveTable.possible():
@@ -183,6 +185,6 @@ def _table(job_id: str) -> "Told | None":
     live = LiveTable()
 
     def show(views: "Sequence[TaskView]") -> None:
-        live.draw(table(job_id, views, now=now()))
+        live.draw(status_table(job_id, views, now=now()))
 
     return show

@@ -1,19 +1,29 @@
-"""``gipfel vet``: is every node of this job fit, and if not, which part of it is to blame."""
+"""``gipfel vet``: is every node of this job fit, and if not, which part of it is to blame.
+
+A vetting run on the terminal while it runs.
+"""
 
 import math
 import os
+import shutil
+import sys
 import textwrap
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from .terminal import examples, tell
+from .live_table import examples, tell
 
 if TYPE_CHECKING:
     from ..vetting.protocol import VettingProtocol
-    from ..vetting.run.place import Place
+    from ..vetting.report import VettingReport
+    from ..vetting.report_table import Table
+    from ..vetting.run.location import Location
     from ..vetting.run.session import Session, VettingOptions
+
 
 _NO_PROTOCOL = 2
 _WIDTH = 80
@@ -110,19 +120,19 @@ def vet(
         if share is None:
             raise click.UsageError("Which protocol? `gipfel vet --list` shows them.")
         return 0
-    from ..vetting.run.session import VettingOptions, call_off, place_of, serve  # noqa: PLC0415
+    from ..vetting.run.session import VettingOptions, cancel_run, location_of, serve  # noqa: PLC0415
 
     if show:
         found = _load(protocol)
         return _NO_PROTOCOL if found is None else _show(found)
     _see_that_it_can_be_done(time_limit, json_file)
-    place = place_of(os.environ)
+    place = location_of(os.environ)
     if place.rank or place.extra:
         return serve(place, os.environ)
     try:
         found = _load(protocol)
         if found is None:
-            call_off(place, os.environ)
+            cancel_run(place, os.environ)
             return _NO_PROTOCOL
         options = VettingOptions.model_validate(
             {
@@ -136,7 +146,7 @@ def vet(
         )
         return _vet(options, place, json_file)
     except BaseException:
-        call_off(place, os.environ)
+        cancel_run(place, os.environ)
         raise
 
 
@@ -149,7 +159,7 @@ def _see_that_it_can_be_done(time_limit: float | None, json_file: str) -> None:
 
 
 def _consent(*, share: bool, alone: bool) -> None:
-    from ..vetting.history.share import set_consent  # noqa: PLC0415
+    from ..vetting.history.site_registry import set_consent  # noqa: PLC0415
 
     set_consent(share=share)
     if alone:
@@ -160,9 +170,9 @@ def _consent(*, share: bool, alone: bool) -> None:
 def _excluded() -> int:
     from ..vetting.history.exclusions import Exclusions, nodes_of  # noqa: PLC0415
     from ..vetting.history.store import History, history_root  # noqa: PLC0415
-    from ..vetting.run.place import Place  # noqa: PLC0415
+    from ..vetting.run.location import Location  # noqa: PLC0415
 
-    cluster = Place.cluster_of(os.environ)
+    cluster = Location.cluster_of(os.environ)
     known, wrong = Exclusions(History(history_root(os.environ), cluster).folder).read()
     if wrong:
         tell(f"note: {wrong}")
@@ -175,7 +185,7 @@ def _excluded() -> int:
 def _load(name: str) -> "VettingProtocol | None":
     from gipfel_cluster.model import GipfelError  # noqa: PLC0415
 
-    from ..vetting.protocol_search import find_protocol  # noqa: PLC0415
+    from ..vetting.protocol_files import find_protocol  # noqa: PLC0415
 
     try:
         return find_protocol(name, directory=_here(), environment=os.environ)
@@ -205,10 +215,9 @@ def _here() -> Path:
         raise GipfelError("The folder that you are in is gone.", "Go to another one.") from error
 
 
-def _vet(options: "VettingOptions", place: "Place", json_file: str) -> int:
+def _vet(options: "VettingOptions", place: "Location", json_file: str) -> int:
     from ..vetting.report import write_document  # noqa: PLC0415
     from ..vetting.run.session import vet as run  # noqa: PLC0415
-    from .vet_progress import Progress, table_for  # noqa: PLC0415
 
     target = Path(json_file).expanduser() if json_file not in {"", "-"} else None
     with Progress() as progress:
@@ -237,8 +246,8 @@ def _tell_result(session: "Session", lines: list[str]) -> None:
 
 
 def _list() -> int:
-    from ..vetting.checks.registry import check_types  # noqa: PLC0415
-    from ..vetting.protocol_search import find_protocol, known_protocols  # noqa: PLC0415
+    from ..vetting.check import check_types  # noqa: PLC0415
+    from ..vetting.protocol_files import find_protocol, known_protocols  # noqa: PLC0415
 
     click.echo("Protocols:")
     here = _here()
@@ -262,3 +271,82 @@ def _show(protocol: "VettingProtocol") -> int:
         for note in (*check.notes, *([f"{check.problem} {check.fix}"] if check.problem else [])):
             click.echo(f"    {note.strip()}")
     return 0
+
+
+_EVERY_S = 10.0
+_MOST_ROWS = 16
+
+
+class Progress:
+    """Draws the report anew on a terminal; elsewhere a line now and then says how far it is."""
+
+    def __init__(self) -> None:
+        self._stream = sys.stderr
+        self._live = _is_terminal(self._stream)
+        self._drawn = 0
+        self._said = time.monotonic()
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._erase()
+
+    def show(self, report: "VettingReport") -> None:
+        """Show the state of now; a terminal that has gone away is no reason to end."""
+        try:
+            self._show(report)
+        except (OSError, ValueError):
+            self._live = False
+
+    def _show(self, report: "VettingReport") -> None:
+        if self._live:
+            size = shutil.get_terminal_size()
+            lines = table_for(stdout=False).lines(report, most_rows=min(_MOST_ROWS, max(1, size.lines - 12)))
+            self._erase()
+            # A line that wraps, or scrolls away, could not be erased.
+            lines = lines[: max(1, size.lines - 1)]
+            self._stream.write("".join(f"{line}\n" for line in lines))
+            self._stream.flush()
+            self._drawn = len(lines)
+        elif time.monotonic() - self._said > _EVERY_S:
+            self._said = time.monotonic()
+            busy = sum(bool(each.running) for each in report.nodes)
+            tell(f"vetting: {len(report.results)} verdicts, {busy} of {len(report.nodes)} nodes are busy")
+
+    def _erase(self) -> None:
+        if self._drawn:
+            try:
+                self._stream.write(f"\033[{self._drawn}F\033[J")
+                self._stream.flush()
+            except (OSError, ValueError):
+                self._live = False
+            self._drawn = 0
+
+
+def table_for(*, stdout: bool) -> "Table":
+    """A table as the stream can show it: colors on a terminal alone, letters where nothing else works."""
+    from ..vetting.report_table import WIDTH, Table  # noqa: PLC0415
+
+    stream = sys.stdout if stdout else sys.stderr
+    live = _is_terminal(stream)
+    width = min(WIDTH, shutil.get_terminal_size().columns - 1) if live else WIDTH
+    color = live and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    return Table(color=color, plain=not _writes("✓◐", stream), width=width)
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:
+        return False
+
+
+def _writes(text: str, stream: TextIO | None) -> bool:
+    try:
+        text.encode(getattr(stream, "encoding", None) or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True

@@ -14,7 +14,7 @@ from gipfel_cluster.model import GipfelError
 from gipfel_cluster.scheduler.protocol import Partition
 from gipfel_cluster.scheduler.slurm_site import PARTITION_FIELDS, read_associations, read_partitions
 
-from .finding import Finding, Subject
+from .examine import Finding, Subject
 from .machine import Machine
 
 SLURM = Subject(name="Slurm", group="Cluster")

@@ -3,10 +3,10 @@
 import os
 from collections.abc import Callable
 
-from gipfel_cluster.broker.surroundings import find_runtime
+from gipfel_cluster.broker.context import find_runtime
 from gipfel_cluster.model import GipfelError
 
-from .finding import Finding, Subject
+from .examine import Finding, Subject
 from .machine import Machine
 
 NAMESPACES = Subject(name="user namespaces", group="Containers")

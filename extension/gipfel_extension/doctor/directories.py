@@ -4,7 +4,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from .finding import Finding, Subject
+from .examine import Finding, Subject
 from .machine import Machine
 
 HOME = Subject(name="home", group="Directories")

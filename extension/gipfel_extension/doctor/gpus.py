@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from gipfel_cluster.model import Frozen
 
-from .finding import Finding, Subject
+from .examine import Finding, Subject
 from .job import record_of
 from .machine import Machine
 

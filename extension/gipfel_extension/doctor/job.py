@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from .finding import Finding, Subject
+from .examine import Finding, Subject
 from .machine import Machine
 
 JOB = Subject(name="this job", group="Cluster")

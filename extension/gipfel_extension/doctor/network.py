@@ -10,7 +10,7 @@ import urllib.request
 from gipfel_cluster.model import GipfelError
 from gipfel_cluster.ports import PORTS_VARIABLE, PortRange, hold_port
 
-from .finding import Finding, Subject
+from .examine import Finding, Subject
 from .machine import Machine
 
 PORTS = Subject(name="free port", group="Network")

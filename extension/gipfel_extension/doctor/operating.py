@@ -4,11 +4,11 @@ import re
 import stat
 from pathlib import Path
 
-from gipfel_cluster.broker.surroundings import find_runtime
+from gipfel_cluster.broker.context import find_runtime
 from gipfel_cluster.model import GipfelError
 
 from .directories import file_system, is_shared
-from .finding import Finding, Subject
+from .examine import Finding, Subject
 from .machine import Machine
 from .versions import version_of
 

@@ -6,7 +6,7 @@ import re
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from .finding import Finding, Subject
+from .examine import Finding, Subject
 from .machine import Machine
 
 SYSTEM = Subject(name="system", group="Versions")

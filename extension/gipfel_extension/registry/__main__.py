@@ -15,13 +15,13 @@ from tornado.httpserver import HTTPServer
 from tornado.ioloop import PeriodicCallback
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.parent import end_with_parent
-from gipfel_cluster.scheduler.slurm_presence import SLURM_VARIABLES
+from gipfel_cluster.process.liveness import end_with_parent
+from gipfel_cluster.scheduler.machine import SLURM_VARIABLES
 
 from .app import make_app
-from .database import open_database
-from .recovery.nodes import SlurmNodes
-from .rules.load import load_rules
+from .nodes import SlurmNodes
+from .rules import load_rules
+from .schema import open_database
 from .service import Registry
 from .settings import read_settings
 

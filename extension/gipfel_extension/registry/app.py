@@ -8,7 +8,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from jupyterhub.services.auth import HubOAuth, HubOAuthCallbackHandler
 from tornado.web import Application, StaticFileHandler
 
-from .handlers.api import (
+from .api import (
     AuditHandler,
     BaselinesHandler,
     NodeHandler,
@@ -17,8 +17,8 @@ from .handlers.api import (
     StepsHandler,
     WorstHandler,
 )
-from .handlers.base import PageHandler, Problem
-from .handlers.page import AuditPageHandler, NodePageHandler, OverviewHandler
+from .handlers import PageHandler, Problem
+from .pages import AuditPageHandler, NodePageHandler, OverviewHandler
 from .service import Registry
 
 _HERE = Path(__file__).parent

@@ -8,10 +8,10 @@ from sqlalchemy.orm import Session
 
 from gipfel_cluster.model import Frozen
 
-from ..vetting.history.baselines import Baseline, baselines_of
-from ..vetting.history.entry import HistoryEntry
+from ..vetting.history.queries import Baseline, baselines_of
+from ..vetting.history.store import HistoryEntry
 from ..vetting.model import Scope, Severity, Verdict
-from .rules.evaluate import Statement
+from .rules import Statement
 from .schema import AuditRow, ReportRow, ResultRow
 
 _BAD = (Verdict.FAIL.value, Verdict.DEGRADED.value)

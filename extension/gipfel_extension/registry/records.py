@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from gipfel_cluster.model import Frozen, GipfelError
 
-from ..vetting.history.share import SharedReport
+from ..vetting.history.site_registry import SharedReport
 from .schema import AuditRow, CaseRow, ReportRow, ResultRow
 from .settings import Settings
 

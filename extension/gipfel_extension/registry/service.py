@@ -12,12 +12,11 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from gipfel_cluster.model import GipfelError
 
-from ..vetting.history.share import SharedReport
+from ..vetting.history.site_registry import SharedReport
+from .nodes import Nodes
 from .records import Refused, Sender, audit, check_report, forget, nodes_of, store_report, withdraw
-from .recovery.backlog import Backlog
-from .recovery.engine import Recovery
-from .recovery.nodes import Nodes
-from .rules.model import Rule
+from .recovery import Backlog, Recovery
+from .rules import Rule
 from .settings import Settings
 
 _T = TypeVar("_T")

@@ -116,7 +116,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise GipfelError(f"{path} can't be read: {error.strerror}.") from error
     except (yaml.YAMLError, ValueError) as error:
-        raise GipfelError(f"{path} is no YAML: {str(error).splitlines()[0]}.") from error
+        raise GipfelError(f"{path} is not valid YAML: {str(error).splitlines()[0]}.") from error
     if not isinstance(content, dict):
         raise GipfelError(f"{path} holds no mapping of keys.")
     return content

@@ -1,4 +1,4 @@
-"""Authenticated routes below ``/gipfel/``: thin, each in the file of its subject."""
+"""Authenticated routes below ``/gipfel/``: thin, one file per feature."""
 
 from tornado.web import RequestHandler
 
@@ -16,23 +16,26 @@ from .launches import (
     LaunchFileRouteHandler,
     LaunchLogRouteHandler,
 )
-from .leaving import ExtendRouteHandler, LeavingRouteHandler, StayRouteHandler
-from .metrics import MetricsRouteHandler
+from .lifetime import ExtendRouteHandler, LifetimeRouteHandler, StayRouteHandler
 from .notebooks import NotebookRouteHandler, NotebooksRouteHandler
-from .run import RunRouteHandler
-from .saturation import ActivityRouteHandler, SaturationRouteHandler, SaturationStreamRouteHandler
-from .scripts import ScriptsRouteHandler
-from .sharing import SharedSaturationRouteHandler, SharingRouteHandler
-from .telemetry import SourceRouteHandler
+from .saturation import (
+    ActivityRouteHandler,
+    SaturationRouteHandler,
+    SaturationStreamRouteHandler,
+    SharedSaturationRouteHandler,
+    SharingRouteHandler,
+    SourceRouteHandler,
+)
+from .server import MetricsRouteHandler, RunRouteHandler, ScriptsRouteHandler
 from .vetting import ProtocolsRouteHandler, VettingConsentRouteHandler, VettingRouteHandler
 
 ROUTES: tuple[tuple[str, type[RequestHandler]], ...] = (
     (r"gipfel/metrics", MetricsRouteHandler),
     (r"gipfel/run", RunRouteHandler),
     (r"gipfel/runs", RunsRouteHandler),
-    (r"gipfel/leaving", LeavingRouteHandler),
-    (r"gipfel/leaving/extend", ExtendRouteHandler),
-    (r"gipfel/leaving/stay", StayRouteHandler),
+    (r"gipfel/lifetime", LifetimeRouteHandler),
+    (r"gipfel/lifetime/extend", ExtendRouteHandler),
+    (r"gipfel/lifetime/stay", StayRouteHandler),
     (r"gipfel/saturation", SaturationRouteHandler),
     (r"gipfel/saturation/now", ActivityRouteHandler),
     (r"gipfel/saturation/stream", SaturationStreamRouteHandler),

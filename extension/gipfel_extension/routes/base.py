@@ -1,4 +1,4 @@
-"""What every route of ours does: authenticate, authorize, and answer errors in one line of JSON."""
+"""Base of all routes: authenticate, authorize, and answer errors in one line of JSON."""
 
 from collections.abc import Awaitable, Callable
 from functools import wraps
@@ -23,7 +23,7 @@ _Body = TypeVar("_Body", bound=Frozen)
 
 
 def route(method: _Method) -> _Method:
-    """A handler's method for users who are logged in and allowed; what they can act on becomes a 400."""
+    """Restrict a handler's method to users who are logged in and allowed; a `GipfelError` becomes a 400."""
 
     @wraps(method)
     async def answer(self: "GipfelRouteHandler", *arguments: str) -> None:
@@ -33,7 +33,7 @@ def route(method: _Method) -> _Method:
             self.set_status(400)
             self.finish({"message": str(error)})
         except StreamClosedError:
-            # Who broke a download off awaits no answer.
+            # An aborted download awaits no answer.
             return
 
     guarded: _Method = web.authenticated(authorized(answer))
@@ -52,12 +52,12 @@ class GipfelRouteHandler(APIHandler):
         return found
 
     def body_as(self, model: type[_Body]) -> _Body:
-        """The request's body as a frozen model.
+        """Return the request's body as a frozen model.
 
         Raises
         ------
         GipfelError
-            It is no JSON object of that form.
+            It is not a JSON object of that form.
         """
         try:
             return model.model_validate_json(self.request.body)

@@ -12,18 +12,17 @@ from pydantic import Field
 from gipfel_cluster.edf.lookup import list_edfs
 from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.scheduler import Scheduler, slurm_presence
+from gipfel_cluster.workloads.submission import SubmissionContext, submission_context
 
-from ..training.job_table import TaskView
-from ..training.notebook_file import read_notebook
-from ..training.notebook_job import NotebookOptions, plan_notebook_job, scheduler_of
+from ..training.batch.job import NotebookOptions, plan_notebook_job, scheduler_of
+from ..training.batch.submitted import Submitted, TaskView, list_submitted, query_tasks, submit_notebook
+from ..training.papermill.notebook_file import read_notebook
 from ..training.papermill.parameters import has_parameters_cell, known_parameters
-from ..training.standpoint import Standpoint, standpoint
-from ..training.submitted import Submitted, list_submitted, look_at, submit_notebook
 from .base import GipfelRouteHandler, route
 
 
 class BatchRequest(Frozen):
-    """What the dialog asks for; paths are the server's, values text as typed (empty: the default)."""
+    """Values of the dialog; paths are the server's, values text as typed (empty: the default)."""
 
     path: str = Field(min_length=1, max_length=4096)
     output: str = Field(min_length=1, max_length=4096)
@@ -40,7 +39,7 @@ class BatchRequest(Frozen):
 
 
 class BatchFormRouteHandler(GipfelRouteHandler):
-    """What the dialog shows for a notebook."""
+    """``GET``: the dialog's content for a notebook."""
 
     @route
     async def get(self) -> None:
@@ -50,7 +49,7 @@ class BatchFormRouteHandler(GipfelRouteHandler):
         self.finish(form | {"edf": await self._edf()})
 
     async def _edf(self) -> str:
-        """The environment that this server runs in, which a job most likely wants too."""
+        """Return the environment that this server runs in, which a job most likely needs too."""
         try:
             run, _ = await self.telemetry.started()
             about = await asyncio.to_thread(run.describe)
@@ -61,14 +60,14 @@ class BatchFormRouteHandler(GipfelRouteHandler):
 
 
 class BatchJobsRouteHandler(GipfelRouteHandler):
-    """The user's batch notebooks."""
+    """``GET, POST``: batch notebooks of the user."""
 
     @route
     async def get(self) -> None:
         """Answer those of the last two weeks, the newest first, as they are now."""
         notes = await asyncio.to_thread(list_submitted, os.environ)
         schedulers = await asyncio.to_thread(_schedulers, notes)
-        views = await look_at(notes, schedulers)
+        views = await query_tasks(notes, schedulers)
         self.finish({"jobs": [_job(self, note, views[note.job_id]) for note in notes]})
 
     @route
@@ -104,7 +103,7 @@ class BatchJobsRouteHandler(GipfelRouteHandler):
 
 
 class BatchJobRouteHandler(GipfelRouteHandler):
-    """One of them."""
+    """``DELETE``: one batch notebook."""
 
     @route
     async def delete(self, job_id: str) -> None:
@@ -122,7 +121,7 @@ class BatchJobRouteHandler(GipfelRouteHandler):
 
 def _form(path: Path) -> dict[str, Any]:
     node = read_notebook(path)
-    here = standpoint(os.environ)
+    here = submission_context(os.environ)
     known = known_parameters(node) if has_parameters_cell(node) else ()
     return {
         "parameters": [each.model_dump() for each in known or ()],
@@ -141,7 +140,7 @@ def _edfs(environment: Mapping[str, str]) -> list[str]:
         return []
 
 
-def _offered(here: Standpoint, environment: Mapping[str, str]) -> list[str]:
+def _offered(here: SubmissionContext, environment: Mapping[str, str]) -> list[str]:
     """Return where a job can be submitted from here, the default first.
 
     From inside a container only the job's own scheduler is reached. In a job of Slurm, "this machine" would
@@ -155,8 +154,8 @@ def _offered(here: Standpoint, environment: Mapping[str, str]) -> list[str]:
 
 
 def _schedulers(notes: list[Submitted]) -> dict[str, Scheduler]:
-    """Those that these jobs run on and that are reached from here."""
-    here = standpoint(os.environ)
+    """Return the schedulers that these jobs run on and that are reachable from here."""
+    here = submission_context(os.environ)
     found: dict[str, Scheduler] = {}
     for name in {note.scheduler for note in notes}:
         try:
@@ -167,7 +166,7 @@ def _schedulers(notes: list[Submitted]) -> dict[str, Scheduler]:
 
 
 def _file_of(handler: GipfelRouteHandler, path: str) -> Path:
-    """The file of one of the server's paths.
+    """Return the file of one of the server's paths.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""``gipfel/runs`` and stretches of them: what was, for looking at, comparing and taking along."""
+"""``gipfel/runs`` and time ranges of them, to look at, to compare and to download."""
 
 import asyncio
 import json
@@ -10,18 +10,17 @@ from pydantic import Field, ValidationError, model_validator
 
 from gipfel_cluster.model import Frozen, GipfelError, Line, one_line
 
-from ..saturation.compare import compare_documents
-from ..server.download import CONTENT_TYPES, content_of
-from ..server.history import Stretch
+from ..saturation.report.document import compare_documents
+from ..server.history import CONTENT_TYPES, TimeRange, content_of
 from ..server.views import View
-from ..telemetry.figures.job_lines import compare_figure
+from ..telemetry.figures.run_figures import compare_figure
 from .base import GipfelRouteHandler, route
 
 _LATEST_MS = 2**53 - 1
 _PIECES = 256
 
 
-class StretchQuery(Frozen):
+class TimeRangeQuery(Frozen):
     """A run by its name, this server's where empty, and two times in UTC milliseconds."""
 
     run: Line = ""
@@ -29,15 +28,15 @@ class StretchQuery(Frozen):
     until: int | None = Field(None, ge=0, le=_LATEST_MS)
 
     @model_validator(mode="after")
-    def _in_order(self) -> "StretchQuery":
+    def _in_order(self) -> "TimeRangeQuery":
         if self.since is not None and self.until is not None and self.since >= self.until:
             raise ValueError("since must be before until")
         return self
 
-    def open(self, folder: Path) -> Stretch:
-        """What was recorded; reads files."""
+    def open(self, folder: Path) -> TimeRange:
+        """Return the recording of the range; reads files."""
         start, end = (None if ms is None else ms * 1_000_000 for ms in (self.since, self.until))
-        return Stretch(folder, start, end)
+        return TimeRange(folder, start, end)
 
 
 class CompareQuery(Frozen):
@@ -47,9 +46,9 @@ class CompareQuery(Frozen):
     second: Line = ""
 
 
-class _StretchHandler(GipfelRouteHandler):
+class _TimeRangeHandler(GipfelRouteHandler):
     def query_as(self, model: type[Any], *names: str) -> Any:
-        """The query as a frozen model.
+        """Return the query as a frozen model.
 
         Raises
         ------
@@ -68,7 +67,7 @@ class _StretchHandler(GipfelRouteHandler):
 
 
 class RunsRouteHandler(GipfelRouteHandler):
-    """The user's runs, the newest first."""
+    """``GET``: runs of the user, the newest first."""
 
     @route
     async def get(self) -> None:
@@ -76,13 +75,13 @@ class RunsRouteHandler(GipfelRouteHandler):
         self.finish({"runs": await self.telemetry.runs()})
 
 
-class RangeRouteHandler(_StretchHandler):
-    """Figures and events of a stretch of a run."""
+class RangeRouteHandler(_TimeRangeHandler):
+    """``GET``: figures and events of a time range of a run."""
 
     @route
     async def get(self) -> None:
         """Answer as the stream does; from summaries where the time is long."""
-        query = self.query_as(StretchQuery, "run", "since", "until")
+        query = self.query_as(TimeRangeQuery, "run", "since", "until")
         view = self.query_as(View, "dark", "metric")
         folder = await self.telemetry.run_named(query.run)
 
@@ -95,19 +94,19 @@ class RangeRouteHandler(_StretchHandler):
         self.finish(text)
 
 
-class ScoreRouteHandler(_StretchHandler):
-    """The score of a stretch of a run."""
+class ScoreRouteHandler(_TimeRangeHandler):
+    """``GET``: score of a time range of a run."""
 
     @route
     async def get(self) -> None:
         """Answer the document of ``gipfel score --json``."""
-        query = self.query_as(StretchQuery, "run", "since", "until")
+        query = self.query_as(TimeRangeQuery, "run", "since", "until")
         folder = await self.telemetry.run_named(query.run)
         self.finish(await asyncio.to_thread(lambda: query.open(folder).document()))
 
 
-class CompareRouteHandler(_StretchHandler):
-    """Two runs side by side."""
+class CompareRouteHandler(_TimeRangeHandler):
+    """``GET``: two runs side by side."""
 
     @route
     async def get(self) -> None:
@@ -117,7 +116,7 @@ class CompareRouteHandler(_StretchHandler):
         folders = [await self.telemetry.run_named(name) for name in (query.first, query.second)]
 
         def answer() -> str:
-            both = [Stretch(folder) for folder in folders]
+            both = [TimeRange(folder) for folder in folders]
             documents = [each.document() for each in both]
             rates = [each.rates() for each in both]
             own = {n: (rates[0].get(n), rates[1].get(n)) for n in dict.fromkeys((*rates[0], *rates[1]))}
@@ -134,13 +133,13 @@ class CompareRouteHandler(_StretchHandler):
         self.finish(text)
 
 
-class DownloadRouteHandler(_StretchHandler):
-    """Samples or image of a stretch, as a file to keep."""
+class DownloadRouteHandler(_TimeRangeHandler):
+    """``GET``: samples or image of a time range, as a file to keep."""
 
     @route
     async def get(self, kind: str) -> None:
         """Send it piece by piece."""
-        query = self.query_as(StretchQuery, "run", "since", "until")
+        query = self.query_as(TimeRangeQuery, "run", "since", "until")
         folder = await self.telemetry.run_named(query.run)
         stretch = await asyncio.to_thread(query.open, folder)
         self.set_header("Content-Type", CONTENT_TYPES[kind])

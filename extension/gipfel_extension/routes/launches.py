@@ -1,4 +1,4 @@
-"""``gipfel/launches``: launches of all runs, their logs, stopping one, launching it again."""
+"""``gipfel/launches``: launches of all runs, their logs, stop and rerun."""
 
 import asyncio
 import os
@@ -20,33 +20,33 @@ from ..server.launches import (
 )
 from ..training.launch import Launch
 from ..training.launch import launch as start_launch
-from ..training.launches.rank_files import Kind
+from ..training.launch_summary import Kind
 from .base import GipfelRouteHandler, route
 
 _PIECE = 1 << 20
 
 
 class LaunchRequest(Frozen):
-    """Which launch."""
+    """Name of a launch."""
 
     launch: Line = Field(min_length=1, max_length=210)
 
 
 class LogRequest(LaunchRequest):
-    """Which lines: from a position, which is none at first, of all ranks or of one."""
+    """Lines of a log: from a position, which is none at first, of all ranks or of one."""
 
     position: LogPosition | None = None
     rank: int | None = Field(None, ge=0, le=1_000_000)
 
 
 class FileQuery(LaunchRequest):
-    """Which rank's file of which launch."""
+    """A rank's file of a launch."""
 
     rank: Line = Field(pattern=r"^(0|[1-9][0-9]{0,6})$")
 
 
 class LaunchesRouteHandler(GipfelRouteHandler):
-    """All of them, or one."""
+    """``GET``: all launches, or one."""
 
     @route
     async def get(self) -> None:
@@ -64,7 +64,7 @@ class LaunchesRouteHandler(GipfelRouteHandler):
 
 
 class LaunchLogRouteHandler(GipfelRouteHandler):
-    """What the ranks of one say; a POST, since a position may be long."""
+    """``POST``, since a position may be long: log lines of the ranks of one launch."""
 
     @route
     async def post(self) -> None:
@@ -74,11 +74,11 @@ class LaunchLogRouteHandler(GipfelRouteHandler):
 
 
 class LaunchActionRouteHandler(GipfelRouteHandler):
-    """Stop one, launch it again, open its notebook."""
+    """``POST``: stop a launch, launch it again, open its notebook."""
 
     @route
     async def post(self, action: str) -> None:
-        """Do it."""
+        """Carry out the action."""
         asked = self.body_as(LaunchRequest)
         launch = await asyncio.to_thread(launch_called, asked.launch, os.environ)
         if action == "notebook":
@@ -94,7 +94,7 @@ class LaunchActionRouteHandler(GipfelRouteHandler):
 
 
 class LaunchFileRouteHandler(GipfelRouteHandler):
-    """What a rank left for another program: the profiler's trace, the flight recorder's dump."""
+    """``GET``: a rank's file for another program, the profiler's trace or the flight recorder's dump."""
 
     @route
     async def get(self, kind: Kind) -> None:
@@ -137,6 +137,6 @@ def _again(launch: Launch) -> None:
         spec = launch.resumed_spec
     except ValidationError as error:
         raise GipfelError(
-            "This launch was asked for by another version of Gipfel.", "Launch it anew."
+            "This launch was requested by another version of Gipfel.", "Launch it again."
         ) from error
     start_launch(spec, os.environ, directory=Path.cwd())

@@ -10,12 +10,12 @@ from jupyter_core.utils import ensure_async
 from gipfel_cluster.model import GipfelError
 
 from ..telemetry.files import read_json
-from ..training.notebook_file import MOST_NOTEBOOK_BYTES
+from ..training.papermill.notebook_file import MOST_NOTEBOOK_BYTES
 from .base import GipfelRouteHandler, route
 
 
 class NotebooksRouteHandler(GipfelRouteHandler):
-    """What there is."""
+    """``GET``: the shipped notebooks."""
 
     @route
     async def get(self) -> None:
@@ -29,11 +29,11 @@ class NotebooksRouteHandler(GipfelRouteHandler):
 
 
 class NotebookRouteHandler(GipfelRouteHandler):
-    """One of them."""
+    """``POST``: a copy of one of them."""
 
     @route
     async def post(self, name: str) -> None:
-        """Copy it into the server's root folder unless a file of that name is there, and answer its path."""
+        """Copy it into the server's root folder unless a file of that name exists, and answer its path."""
         path = f"{name}.ipynb"
         contents: Any = self.contents_manager
         exists = await ensure_async(contents.file_exists(path))
@@ -50,7 +50,7 @@ class NotebookRouteHandler(GipfelRouteHandler):
 
 
 def shipped_notebooks() -> dict[str, Path]:
-    """Name to file; a folder that comes earlier on Jupyter's data path wins."""
+    """Return the file of each notebook by name; a folder that comes earlier on Jupyter's data path wins."""
     found: dict[str, Path] = {}
     for folder in jupyter_path("gipfel", "notebooks"):
         for path in sorted(Path(folder).glob("*.ipynb")):
@@ -59,24 +59,24 @@ def shipped_notebooks() -> dict[str, Path]:
 
 
 def read_notebook(path: Path) -> dict[str, Any]:
-    """The notebook as JSON.
+    """Return the notebook as JSON.
 
     Raises
     ------
     GipfelError
-        It can't be read or is no notebook.
+        It can't be read or is not a notebook.
     """
     try:
         content = read_json(path, MOST_NOTEBOOK_BYTES, follow=True)
     except (OSError, ValueError) as error:
         raise GipfelError(f"{path} can't be read as a notebook: {error}.", "Install Gipfel again.") from error
     if not isinstance(content, dict) or "cells" not in content:
-        raise GipfelError(f"{path} is no notebook.", "Install Gipfel again.")
+        raise GipfelError(f"{path} is not a notebook.", "Install Gipfel again.")
     return content
 
 
 def title(notebook: dict[str, Any]) -> str:
-    """The first heading of a notebook, without its marks; empty where there is none."""
+    """Return the first heading of a notebook, without its marks; empty where there is none."""
     for cell in notebook["cells"]:
         lines = "".join(cell.get("source", "")).splitlines() if cell.get("cell_type") == "markdown" else []
         for line in lines:

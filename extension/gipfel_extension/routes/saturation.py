@@ -1,8 +1,10 @@
-"""``gipfel/saturation``: the figures, and the stream that keeps them moving."""
+"""``gipfel/saturation``: figures, the stream of new points, consent to share the score, simulated sources."""
 
 import asyncio
 import json
+import os
 import time
+from pathlib import Path
 from typing import Any
 
 from jupyter_core.utils import ensure_async
@@ -13,20 +15,22 @@ from pydantic import ValidationError
 from tornado import web
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
-from gipfel_cluster.model import GipfelError, one_line
+from gipfel_cluster.model import Frozen, GipfelError, Line, one_line
+from gipfel_cluster.runs import runs_root
 
-from ..server.broadcast import absent
+from ..server.analysis import Sharing, judged, read_sharing, shared_of, write_sharing
+from ..server.broadcast import Page, absent
 from ..server.current_activity import WINDOW_S, current_activity
-from ..server.page import Page
 from ..server.telemetry import ServerTelemetry
 from ..server.views import View
 from .base import AUTH_RESOURCE, GipfelRouteHandler, route
 
 _MOST_BYTES = 16_384
+_WINDOW_S = 600.0
 
 
 def view_of(handler: JupyterHandler) -> View:
-    """The view in a request's query.
+    """Return the view in a request's query.
 
     Raises
     ------
@@ -46,7 +50,7 @@ def view_of(handler: JupyterHandler) -> View:
 
 
 class SaturationRouteHandler(GipfelRouteHandler):
-    """The figures as they are now."""
+    """``GET``: the figures as they are now."""
 
     @route
     async def get(self) -> None:
@@ -72,14 +76,14 @@ class ActivityRouteHandler(GipfelRouteHandler):
 
 
 class SaturationStreamRouteHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
-    """The figures once, then new points as they are recorded, and the score; a page says what it looks at."""
+    """Websocket: the figures, then new points and scores as they come; a page sends what it shows."""
 
     auth_resource = AUTH_RESOURCE
     _sending: asyncio.Task[None] | None = None
     _page: Page
 
     def set_default_headers(self) -> None:
-        """None: those of a page make no sense here."""
+        """Skip the HTML page headers on a websocket."""
 
     @ws_authenticated
     async def get(self, *arguments: Any, **keywords: Any) -> None:
@@ -104,9 +108,9 @@ class SaturationStreamRouteHandler(WebSocketMixin, WebSocketHandler, JupyterHand
             self.close(1009, "The message is too long.")
             return
         try:
-            self._page.look(View.model_validate_json(message))
+            self._page.set_view(View.model_validate_json(message))
         except ValidationError:
-            self.close(1007, "The message is no view.")
+            self.close(1007, "The message is not a valid view.")
 
     def on_close(self) -> None:
         """Stop sending."""
@@ -125,3 +129,100 @@ class SaturationStreamRouteHandler(WebSocketMixin, WebSocketHandler, JupyterHand
         except GipfelError as error:
             # Kept open: a page that comes back again and again would get the same answer.
             await self.write_message(json.dumps({"type": "status", "status": absent(str(error))}))
+
+
+class SharingRouteHandler(GipfelRouteHandler):
+    """``GET, POST``: consent of the user."""
+
+    @route
+    async def get(self) -> None:
+        """Answer it."""
+        sharing = await asyncio.to_thread(read_sharing, os.environ)
+        self.finish(sharing.model_dump())
+
+    @route
+    async def post(self) -> None:
+        """Give it, or take it back."""
+        sharing = self.body_as(Sharing)
+        try:
+            await asyncio.to_thread(write_sharing, os.environ, sharing)
+        except OSError as error:
+            raise GipfelError(
+                f"The choice can't be written down: {error.strerror}.", "Is your home full?"
+            ) from error
+        self.finish(sharing.model_dump())
+
+
+class SharedSaturationRouteHandler(GipfelRouteHandler):
+    """``GET``: score of the last ten minutes, for the hub's page of servers."""
+
+    @route
+    async def get(self) -> None:
+        """Answer that nothing is shared, unless the user consented."""
+        sharing = await asyncio.to_thread(read_sharing, os.environ)
+        if not sharing.saturation:
+            self.finish({"shared": False})
+            return
+        run, broadcast = await self.telemetry.started()
+        table = await broadcast.table(_WINDOW_S)
+        document = await asyncio.to_thread(judged, table, run.folder.telemetry)
+        self.finish(shared_of(document, _WINDOW_S))
+
+
+class SourceRequest(Frozen):
+    """A source, ``synthetic:NAME`` or ``replay:FILE``; relative paths are below the server's root."""
+
+    source: Line
+
+
+class SourceRouteHandler(GipfelRouteHandler):
+    """``POST, DELETE``: one simulated source per server, in a recorder process of its own."""
+
+    @route
+    async def post(self) -> None:
+        """Start it, in place of one that runs; 201."""
+        source = self.body_as(SourceRequest).source
+        kind, _, name = source.partition(":")
+        if kind == "replay":
+            file = await asyncio.to_thread(own_file, name, self.settings["server_root_dir"])
+            source = f"replay:{file}"
+        elif kind != "synthetic" or not name:
+            raise GipfelError(
+                f"{source!r} is not a simulated source.",
+                "Use synthetic:training, synthetic:idle or replay:FILE.",
+            )
+        await self.telemetry.simulate(source)
+        self.set_status(201)
+        await self._answer()
+
+    @route
+    async def delete(self) -> None:
+        """End it; also when there is none."""
+        await self.telemetry.stop_simulation()
+        await self._answer()
+
+    async def _answer(self) -> None:
+        _, broadcast = await self.telemetry.started()
+        self.finish(dict(broadcast.status))
+
+
+def own_file(path: str, root_dir: str) -> Path:
+    """Return the file, where it lies in one of the user's folders: server root, home, or run folders.
+
+    Raises
+    ------
+    GipfelError
+        It is elsewhere or not a file.
+    """
+    root = Path(root_dir).expanduser()
+    try:
+        file = (root / Path(path).expanduser()).resolve()
+        found = file.is_file()
+    except (OSError, RuntimeError) as error:  # a name too long; an unknown user
+        raise GipfelError(f"{path[:80]} can't be a file's path.", "Give an absolute path.") from error
+    folders = [root.resolve(), Path.home().resolve(), runs_root().resolve()]
+    if not any(file.is_relative_to(folder) for folder in folders):
+        raise GipfelError(f"{path} lies outside your folders.", f"Copy it below {folders[0]}.")
+    if not found:
+        raise GipfelError(f"There is no file {path}.", "Give the path of a recorded segment.")
+    return file

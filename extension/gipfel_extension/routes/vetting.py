@@ -10,8 +10,15 @@ from pydantic import Field, ValidationError
 
 from gipfel_cluster.model import Frozen, GipfelError, Line, one_line
 
-from ..server.protocols import MOST_BYTES, described, offered_protocols, path_of, save_protocol, text_of
-from ..server.vetting import ServerVetting
+from ..server.vetting import (
+    MOST_BYTES,
+    ServerVetting,
+    described,
+    offered_protocols,
+    path_of,
+    save_protocol,
+    text_of,
+)
 from ..vetting.history import consents, set_consent
 from .base import GipfelRouteHandler, route
 
@@ -25,13 +32,13 @@ class ProtocolPlace(Frozen):
 
 
 class VettingRequest(ProtocolPlace):
-    """What to run; nodes that were vetted within ``skip_vetted`` don't run their own checks again."""
+    """Vetting to run; nodes that were vetted within ``skip_vetted`` don't run their own checks again."""
 
     skip_vetted: Literal["", "1 h", "24 h"] = ""
 
 
 class VettingQuery(Frozen):
-    """Which run, how many rows of its grid, and which version the page has."""
+    """A run, how many rows of its grid, and the version that the page has."""
 
     run: Line = Field("", max_length=200)
     known: Line = Field("", max_length=200)
@@ -45,7 +52,7 @@ class ProtocolText(Frozen):
 
 
 class SavedProtocol(ProtocolText):
-    """A protocol that is to be kept beside a notebook."""
+    """A protocol to save beside a notebook."""
 
     directory: Line = Field("", max_length=4096)
     name: Line = Field(min_length=1, max_length=120)
@@ -53,7 +60,7 @@ class SavedProtocol(ProtocolText):
 
 
 class Consent(Frozen):
-    """Whether results go to the site's registry."""
+    """Consent to send results to the site's registry."""
 
     share: bool
 
@@ -61,12 +68,12 @@ class Consent(Frozen):
 class _VettingHandler(GipfelRouteHandler):
     @property
     def vetting(self) -> ServerVetting:
-        """The run that this server has started."""
+        """Vetting that this server has started."""
         found: ServerVetting = self.settings["gipfel_vetting"]
         return found
 
     def folder_of(self, directory: str) -> Path:
-        """The folder of one of the server's paths.
+        """Return the folder of one of the server's paths.
 
         Raises
         ------
@@ -88,7 +95,7 @@ class _VettingHandler(GipfelRouteHandler):
 
 
 class VettingRouteHandler(_VettingHandler):
-    """The newest report of a run, and the run that makes one."""
+    """``GET, POST, DELETE``: newest report of a run, and the vetting that makes one."""
 
     @route
     async def get(self) -> None:
@@ -114,13 +121,13 @@ class VettingRouteHandler(_VettingHandler):
 
     @route
     async def delete(self) -> None:
-        """End it; its report says how far it came."""
+        """End it; its report shows how far it got."""
         await self.vetting.stop()
         self.finish({})
 
 
 class ProtocolsRouteHandler(_VettingHandler):
-    """Protocols: those that can be chosen, one's text, and new ones."""
+    """``GET, POST``: protocols to choose from, one's text, and new ones."""
 
     @route
     async def get(self) -> None:
@@ -154,7 +161,7 @@ class ProtocolsRouteHandler(_VettingHandler):
 
 
 class VettingConsentRouteHandler(_VettingHandler):
-    """Whether results of vettings go to the site's registry; the user decides."""
+    """``GET, POST``: consent to send results of vettings to the site's registry."""
 
     @route
     async def get(self) -> None:
@@ -163,7 +170,7 @@ class VettingConsentRouteHandler(_VettingHandler):
 
     @route
     async def post(self) -> None:
-        """Decide."""
+        """Save the consent."""
         asked = self.body_as(Consent)
         await asyncio.to_thread(lambda: set_consent(share=asked.share))
         self.finish({"share": await asyncio.to_thread(consents, os.environ)})

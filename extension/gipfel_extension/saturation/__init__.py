@@ -1,12 +1,12 @@
 """How far the GPUs of a run were loaded, where the rest went, and what to do about it."""
 
 from .advice import Advice, advise
+from .advice.model import Workload
 from .ceilings import Ceilings, ceilings_of
-from .document import document_of
+from .report.document import document_of
 from .result import GpuScore, JobScore, RankScore, Spread, Total, Trace
 from .score import score_table
 from .settings import LOSSES, RESOURCES, Settings, Thresholds, Weights
-from .workload import Workload
 
 __all__ = [
     "LOSSES",

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..telemetry.sample import SCORE_PARTS, Columns
+from ..telemetry.metric_table import SCORE_PARTS
+from ..telemetry.sample import Columns
 from .ceilings import HOST_LINKS, LINKS, PIPES, Ceilings
 from .settings import RESOURCES, Thresholds, Weights
 

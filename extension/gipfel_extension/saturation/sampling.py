@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..telemetry.sample import SCORE_PARTS, SampleTable
-from .means import COARSER, means
+from ..telemetry.metric_table import SCORE_PARTS
+from ..telemetry.sample import SampleTable
 from .score import score_table
 from .settings import Settings
+from .time_grid import COARSER, means
 
 #: Points from which on the difference is worth a sentence.
 _TELLING = 1.0

@@ -1,5 +1,14 @@
-"""Score a table of samples: every GPU, every rank, and the job."""
+"""Score a table of samples: every GPU, every rank, and the job.
 
+How far a score can be trusted, from 0 to 1: how many samples, how much of them was missing.
+
+The one public score formula: Alps GPU Insight, commit cf13c7a of 2024-03-14, ``docs/usage.md``.
+
+It was fitted on synthetic data and dropped by its authors. Its maximum is about 0.913, and at F = 0 occupancy
+alone still gives 0.77, so a copy kernel looks good. It stands here for comparison, under its own name.
+"""
+
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -7,19 +16,63 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..telemetry.sample import FINE_INTERVAL, Columns, Device, SampleTable
-from .agi import agi_mean
-from .beats import Beats, beats_of, durations_of, intervals_of
-from .causes import losses_of
+from .causes import Observer, losses_of
 from .ceilings import ceilings_of, slice_of
-from .confidence import confidence
 from .levels import Flags, Floats, Levels, column, kept, levels_of
-from .means import COARSER, column_means
+from .loss_breakdown import Staircase, staircase_of, work_begins
 from .notes import notes_of
 from .result import GpuScore, JobScore, RankScore, Spread, Total, Trace
 from .settings import LOSSES, RESOURCES, Settings
-from .signs import Observer
-from .staircase import Staircase, staircase_of
-from .start import work_begins
+from .time_grid import COARSER, Beats, beats_of, column_means, durations_of, intervals_of
+
+
+def confidence(samples: int, expected: int, completeness: float) -> float:
+    """Coverage x completeness x certainty.
+
+    Parameters
+    ----------
+    samples, expected
+        Samples that were scored, and that the window would hold at its interval.
+    completeness
+        Share of the expected metrics that the scored samples hold.
+    """
+    if samples <= 0:
+        return 0.0
+    coverage = min(1.0, samples / max(1, expected))
+    # The standard error of a mean falls with the root of the number of samples.
+    certainty = 1.0 - 1.0 / math.sqrt(samples + 1)
+    return coverage * completeness * certainty
+
+
+ALPHA = 24.021653821773356
+BETA = 3.093540559022677
+GAMMA = 2.0510278298480444
+LAMBDA = 11.44627875155378
+
+_FLOPS = ("PIPE_FP16_ACTIVE", "PIPE_FP32_ACTIVE", "PIPE_FP64_ACTIVE", "PIPE_TENSOR_ACTIVE")
+
+
+def agi(
+    active: NDArray[np.float64], flops: NDArray[np.float64], occupancy: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """The formula on fractions from 0 to 1: SM_ACTIVE, the sum of the floating-point pipes, SM_OCCUPANCY."""
+    work = BETA * flops + GAMMA * occupancy * np.exp(-LAMBDA * flops)
+    scores: NDArray[np.float64] = 4.0 * (_logistic(ALPHA * active) - 0.5) * (_logistic(work) - 0.5)
+    return scores
+
+
+def agi_mean(columns: Columns) -> float | None:
+    """Mean over the samples in which all six metrics are known; None where there is none."""
+    flops = sum((columns[name] for name in _FLOPS[1:]), columns[_FLOPS[0]])
+    scores = agi(columns["SM_ACTIVE"], flops, columns["SM_OCCUPANCY"])
+    known = scores[np.isfinite(scores)]
+    return float(known.mean()) if len(known) else None
+
+
+def _logistic(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    result: NDArray[np.float64] = 1.0 / (1.0 + np.exp(-x))
+    return result
+
 
 #: Means of ten samples that are compared with the samples, at the fewest.
 _FEWEST_MEANS = 2

@@ -1,1 +1,1 @@
-"""What a notebook server keeps while it runs: its run, its recorders, one feed for everybody who looks."""
+"""State of a notebook server while it runs: its run, its recorders, one feed for all pages; no tornado."""

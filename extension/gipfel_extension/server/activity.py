@@ -1,15 +1,25 @@
-"""Whether anybody or anything uses this server: kernels, GPUs, job steps, programs, saved files; pure."""
+"""Use of this server: kernels, GPUs, job steps, programs, saved files.
 
+`ServerUse` gathers `Indicators`, `Idleness` judges them; only the first does any I/O.
+"""
+
+import asyncio
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from gipfel_cluster.scheduler.processes import descendants
+from gipfel_cluster.model import GipfelError
+from gipfel_cluster.process.tree import descendants
 
 from ..telemetry.sample import Device, SampleTable
+from ..training.launches.allocation import running_here
+from .telemetry import ServerTelemetry
 
 #: Programs that hold a job step or a launch for as long as it runs.
 STEP_PROGRAMS = frozenset(("srun", "mpirun", "mpiexec", "torchrun", "papermill"))
@@ -17,11 +27,15 @@ STEP_PROGRAMS = frozenset(("srun", "mpirun", "mpiexec", "torchrun", "papermill")
 GPU_WORK = ("SM_ACTIVE", "GR_ENGINE_ACTIVE", "GPU_UTIL")
 _MOST_CORES = 0.5
 _RECENT_S = 60.0
+_WINDOW_S = 60.0
+_SAVED = "gipfel_saved_last_activity"
+#: An open tab asks for kernels and sessions every few seconds; that does not use a GPU.
+_POLLED = frozenset(("api_last_activity",))
 
 
 @dataclass(frozen=True)
-class Signs:
-    """What there is to see at one moment.
+class Indicators:
+    """Indicators of use at one moment.
 
     ``last_used`` is when a kernel, a terminal or a file was last used, in seconds since 1970; ``gpu_share``
     how much of the last minute the busiest GPU worked, from 0 to 1, None where no GPU is recorded, and NaN
@@ -36,7 +50,7 @@ class Signs:
 
 
 class Idleness:
-    """For how long nothing was used.
+    """Time for which nothing was used.
 
     Parameters
     ----------
@@ -51,33 +65,33 @@ class Idleness:
         self.since = now
         self.busy_with: tuple[str, ...] = ()
 
-    def look(self, signs: Signs, now: float) -> None:
-        """Take what was seen at ``now``."""
-        self.busy_with = busy_with(signs, self._gpu_threshold)
-        self.since = now if self.busy_with else min(max(self.since, signs.last_used), now)
+    def update(self, indicators: Indicators, now: float) -> None:
+        """Add the indicators of the time ``now``."""
+        self.busy_with = busy_with(indicators, self._gpu_threshold)
+        self.since = now if self.busy_with else min(max(self.since, indicators.last_used), now)
 
     def touch(self, now: float) -> None:
-        """Somebody said that the server is wanted."""
+        """Count this moment as use: a user wants the server."""
         self.since = now
 
 
-def busy_with(signs: Signs, gpu_threshold: float) -> tuple[str, ...]:
-    """What works now, in words."""
+def busy_with(indicators: Indicators, gpu_threshold: float) -> tuple[str, ...]:
+    """Return what is in use now, in words."""
     found = []
-    if signs.busy_kernels:
-        found.append(f"{signs.busy_kernels} busy kernel{'s' if signs.busy_kernels > 1 else ''}")
-    if signs.gpu_share is not None and not signs.gpu_share < gpu_threshold:
+    if indicators.busy_kernels:
+        found.append(f"{indicators.busy_kernels} busy kernel{'s' if indicators.busy_kernels > 1 else ''}")
+    if indicators.gpu_share is not None and not indicators.gpu_share < gpu_threshold:
         # No sample is not an idle GPU.
-        silent = np.isnan(signs.gpu_share)
-        found.append("GPUs that nothing is heard of" if silent else f"GPU {signs.gpu_share:.0%}")
-    found += [f"a step ({name})" for name in sorted(set(signs.steps))[:2]]
-    if signs.cores > _MOST_CORES:
-        found.append(f"{signs.cores:.1f} CPU cores")
+        silent = np.isnan(indicators.gpu_share)
+        found.append("GPUs that nothing is heard of" if silent else f"GPU {indicators.gpu_share:.0%}")
+    found += [f"a step ({name})" for name in sorted(set(indicators.steps))[:2]]
+    if indicators.cores > _MOST_CORES:
+        found.append(f"{indicators.cores:.1f} CPU cores")
     return tuple(found)
 
 
 def gpu_share(table: SampleTable, devices: Iterable[Device], now_ns: int) -> float | None:
-    """How much of the last minute the busiest GPU worked; see `Signs`. Simulated ones don't count."""
+    """Return how much of the last minute the busiest GPU worked, without simulated ones; see `Indicators`."""
     real = [each for each in devices if each.kind == "gpu" and not each.simulated]
     if not real:
         return None
@@ -100,14 +114,14 @@ def _share(table: SampleTable, device: str, now_ns: int) -> float:
 
 
 class ProgramWatch:
-    """The programs below this server: which hold a step, and how many cores they use."""
+    """Programs below this server: which of them hold a step, and how many cores they use."""
 
     def __init__(self, root: int) -> None:
         self._root = root
         self._before: tuple[float, dict[int, float]] | None = None
 
-    def look(self, now: float) -> tuple[tuple[str, ...], float]:
-        """Names of programs that hold a step, and cores in use since the last look."""
+    def read(self, now: float) -> tuple[tuple[str, ...], float]:
+        """Return the names of programs that hold a step, and the cores in use since the last look."""
         pids = descendants(self._root)
         steps = tuple(name for pid in pids if (name := _program(pid)) in STEP_PROGRAMS)
         spent = {pid: seconds for pid in pids if (seconds := _cpu_seconds(pid)) is not None}
@@ -119,7 +133,7 @@ class ProgramWatch:
 
 
 def _program(pid: int) -> str:
-    """A process's name; of an interpreter, the script's or module's."""
+    """Return a process's name; of an interpreter, the script's or module's."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:4]
     except OSError:
@@ -137,3 +151,61 @@ def _cpu_seconds(pid: int) -> float | None:
     except OSError:
         return None
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class ServerUse:
+    """Kernels, terminals, saved files, GPUs and programs of one Jupyter server.
+
+    Parameters
+    ----------
+    settings
+        The server's: its kernel manager, its contents manager and its times of last activity.
+    """
+
+    def __init__(self, settings: MutableMapping[str, Any], telemetry: ServerTelemetry) -> None:
+        self._settings = settings
+        self._telemetry = telemetry
+        self._programs = ProgramWatch(os.getpid())
+
+    def watch_saving(self) -> None:
+        """Count a saved file as use."""
+        contents = self._settings["contents_manager"]
+        if hasattr(contents, "register_post_save_hook"):
+            contents.register_post_save_hook(self._on_saved)
+
+    def _on_saved(self, **_: Any) -> None:
+        self._settings[_SAVED] = datetime.now().astimezone()
+
+    async def indicators(self) -> Indicators:
+        """Return the indicators now; files and processes are read on a thread."""
+        kernels = self._settings["kernel_manager"]
+        states = [kernels.get_kernel(each) for each in kernels.list_kernel_ids()]
+        busy = sum(getattr(each, "execution_state", "") == "busy" for each in states)
+        used = [_seconds(getattr(each, "last_activity", None)) for each in states]
+        used += [
+            _seconds(value)
+            for name, value in self._settings.items()
+            if name.endswith("_last_activity") and name not in _POLLED
+        ]
+        steps, cores = await asyncio.to_thread(self._programs.read, time.monotonic())
+        return Indicators(
+            last_used=max(used, default=0.0),
+            busy_kernels=busy,
+            gpu_share=await self._gpu_share(),
+            # Not a child here: a launch outlives the server, and so must the server's job.
+            steps=(*steps, *await asyncio.to_thread(running_here, os.environ)),
+            cores=cores,
+        )
+
+    async def _gpu_share(self) -> float | None:
+        try:
+            _, broadcast = await self._telemetry.started()
+            devices = await broadcast.devices()
+            table = await broadcast.table(_WINDOW_S)
+        except GipfelError:
+            return None
+        return await asyncio.to_thread(gpu_share, table, devices, time.time_ns())
+
+
+def _seconds(moment: object) -> float:
+    return moment.timestamp() if isinstance(moment, datetime) else 0.0

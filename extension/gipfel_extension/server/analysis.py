@@ -1,5 +1,10 @@
-"""Score, losses and advice of what pages look at, at a pace that leaves room for everything else."""
+"""Score, losses and advice of what pages show, at a pace that leaves room for everything else.
 
+`judged` scores a table, `SaturationAnalysis` does so on a thread, `Sharing` is the user's consent to show
+the score to administrators.
+"""
+
+import json
 import logging
 import threading
 import time
@@ -9,9 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gipfel_cluster.model import Frozen
+from gipfel_cluster.runs import make_private, runs_root, write_atomically
+
 from ..saturation import Advice, advise, document_of, score_table
 from ..saturation.advice.steady import HOLD_S, SteadyAdvice
 from ..telemetry.events import Event, read_events
+from ..telemetry.files import read_regular
 from ..telemetry.ranks import gpus_by_rank, read_ranks
 from ..telemetry.sample import SampleTable
 from ..training.results import program_of_run, workload_of
@@ -22,25 +31,26 @@ _SHARE = 0.1
 _GLANCE_S = 0.5
 #: The source of a table of means.
 MEANS = "summaries"
+#: The rules' advice on a table.
+Find = Callable[[SampleTable], tuple[Advice, ...]]
+#: Takes a table, the rules, and what they found in it; returns what of it is shown.
+Settle = Callable[[SampleTable, Find, tuple[Advice, ...]], tuple[Advice, ...]]
+_FILE = "sharing.json"
+_WINDOW_S = 600.0
+_MOST_BYTES = 64 << 10
 
 
 @dataclass(frozen=True)
 class Analysed:
-    """A window's score as its document, and the run's events."""
+    """Score of a window as its document, and the run's events."""
 
     window: float
     document: Mapping[str, Any]
     events: tuple[Event, ...]
 
 
-#: The rules' advice on a table.
-Find = Callable[[SampleTable], tuple[Advice, ...]]
-#: Takes a table, the rules, and what they found in it; returns what of it is shown.
-Settle = Callable[[SampleTable, Find, tuple[Advice, ...]], tuple[Advice, ...]]
-
-
 def judged(table: SampleTable, telemetry: Path, settle: Settle | None = None) -> dict[str, Any]:
-    """The document of ``gipfel score --json`` for a table of a run.
+    """Return the document of ``gipfel score --json`` for a table of a run.
 
     ``means_s`` says over how many seconds its values are means, None where they are the samples.
     """
@@ -58,14 +68,14 @@ def judged(table: SampleTable, telemetry: Path, settle: Settle | None = None) ->
     note = f"Scored by means over {table.interval:g} s, since this is a long time; a shorter one shows more."
     if job.finest < table.interval:
         note = (
-            f"The score is of samples every {job.finest:g} s; causes are told by means over "
+            f"The score is of samples every {job.finest:g} s; causes are found from means over "
             f"{table.interval:g} s, since this is a long time."
         )
     return {**document, "means_s": round(table.interval, 3), "notes": [note, *document["notes"]]}
 
 
 class SaturationAnalysis:
-    """A thread that scores, as long as somebody wants to know.
+    """A thread that scores while there are pages to show it.
 
     Parameters
     ----------
@@ -103,7 +113,7 @@ class SaturationAnalysis:
         self._thread.start()
 
     def ask(self) -> None:
-        """Somebody looks at something new: don't wait for the next turn."""
+        """Score soon: a page shows something else."""
         self._asked.set()
 
     def close(self, limit_s: float) -> None:
@@ -143,10 +153,53 @@ class SaturationAnalysis:
         return self._steady.shown(window, table, find, advice, time.monotonic())
 
     def _rest(self, pause_s: float, spent_s: float) -> None:
-        """Wait for the next turn, or for somebody who asks; who asks often waits as long as scoring takes."""
+        """Wait for the next turn or the next request; frequent requests wait as long as scoring takes."""
         end = time.monotonic() + pause_s
         soonest = time.monotonic() + min(pause_s, max(_GLANCE_S, 2 * spent_s))
         while not self._closing.is_set() and (left := end - time.monotonic()) > 0:
             if self._asked.wait(left):
                 self._closing.wait(max(0.0, soonest - time.monotonic()))
                 return
+
+
+class Sharing(Frozen):
+    """Consent of the user for all of the user's servers, until it is withdrawn."""
+
+    saturation: bool = False
+
+
+def read_sharing(environment: Mapping[str, str]) -> Sharing:
+    """Return the saved consent; none where the file is missing or damaged."""
+    try:
+        return Sharing.model_validate_json(read_regular(_file(environment), _MOST_BYTES))
+    except (OSError, ValueError):
+        return Sharing()
+
+
+def write_sharing(environment: Mapping[str, str], sharing: Sharing) -> None:
+    """Save the consent, for this user alone.
+
+    Raises
+    ------
+    OSError
+        It can't be written.
+    """
+    path = _file(environment)
+    make_private(path.parent)
+    write_atomically(path, json.dumps(sharing.model_dump()) + "\n")
+
+
+def shared_of(document: Mapping[str, Any], seconds: float = _WINDOW_S) -> dict[str, Any]:
+    """Return the part of a score for administrators: no names, no samples, no advice."""
+    return {
+        "shared": True,
+        "score": document["score"],
+        "bottleneck": document["bottleneck"],
+        "gpus": len(document["gpus"]),
+        "seconds": seconds,
+        "simulated": document["simulated"],
+    }
+
+
+def _file(environment: Mapping[str, str]) -> Path:
+    return runs_root(dict(environment)).parent / _FILE

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from ..telemetry.live.feed import State
 from ..telemetry.sample import Device
-from ..telemetry.status import State
 
 #: Numbers by name; None where one is unknown.
 Numbers = dict[str, float | None]
@@ -71,7 +71,7 @@ class Idle(Answer):
     stop_ms: int
 
 
-class Leaving(Answer):
+class Lifetime(Answer):
     """When this server ends; times are UTC milliseconds of the server's clock.
 
     ``notices_s`` are seconds before the end at which a notice is due, ``extend_s`` those that may be added
@@ -228,7 +228,7 @@ class Runs(Answer):
     runs: list[RunName]
 
 
-class Stretch(Answer):
+class TimeRange(Answer):
     """A time range of a run.
 
     ``growing`` where something records the run now, and asking again is worthwhile.

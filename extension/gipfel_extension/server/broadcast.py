@@ -1,4 +1,8 @@
-"""One feed of samples for everybody who looks at this server."""
+"""One feed of samples for all pages of this server.
+
+`SaturationBroadcast` reads it on a thread; each `Page` has a bounded queue of `Event` and a `View` of what
+it shows.
+"""
 
 import asyncio
 import contextlib
@@ -6,34 +10,107 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from gipfel_cluster.model import GipfelError
 
 from ..saturation.advice.steady import HOLD_S
 from ..telemetry.figures.metric_rows import MetricsFeed
-from ..telemetry.metrics import METRICS_FILE
+from ..telemetry.live.feed import SaturationFeed
 from ..telemetry.sample import Device, Sample, SampleTable
-from ..telemetry.stream import SaturationFeed
+from ..telemetry.user_metrics import METRICS_FILE
 from .analysis import Analysed, SaturationAnalysis
-from .job_means import JobMeans
-from .live_view import LiveView
-from .page import Event, Page
-from .picture import LIVE_WINDOW_S, Drawn, Picture
-from .run import CurrentRun
-from .views import View, event_words
+from .history import LIVE_WINDOW_S, Drawn, Picture
+from .runs import CurrentRun
+from .views import JobMeans, LiveView, Traces, View, event_texts
 
+#: Events that wait for a slow page before it gets a whole figure instead.
+MOST_WAITING = 30
 _POLL_S = 0.5
-#: A page that is drawn more often than this costs more than it tells.
+#: A page that is drawn more often costs more than it shows.
 _SHORTEST_PAUSE_S = 0.5
-#: A figure at most this old stands below new points: what came late is in the next.
+#: A figure at most this old is kept below new points: late samples are in the next.
 _REDRAW_S = 60.0
 _OPEN_S = 20.0
 _CLOSE_S = 5.0
 
 
+@dataclass(frozen=True)
+class Event:
+    """Result of one turn of the reader.
+
+    ``job`` and ``own`` are new points of the job's lines and of the user's own metrics; ``own`` is None where
+    a metric is new, and a figure is due.
+    """
+
+    status: Mapping[str, Any]
+    devices: tuple[Device, ...]
+    samples: tuple[Sample, ...]
+    job: Traces = field(default_factory=dict)
+    own: Traces | None = field(default_factory=dict)
+
+
+class Page:
+    """A bounded queue of events, complete or declared lost; and the page's view."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self._events: list[Event] = []
+        self._ready = asyncio.Event()
+        self._lost = False
+        self._analysed: Analysed | None = None
+        self._view_changed = False
+
+    def put(self, event: Event) -> None:
+        """Add an event; where too many wait, they are dropped and the page is told so."""
+        if len(self._events) == MOST_WAITING:
+            self._events.clear()
+            self._lost = True
+        self._events.append(event)
+        self._ready.set()
+
+    def set_analysed(self, analysed: Analysed) -> None:
+        """Give it a score; one that it has not taken yet is replaced."""
+        self._analysed = analysed
+        self._ready.set()
+
+    def set_view(self, view: View) -> None:
+        """Look at something else from now on."""
+        self.view = view
+        self._view_changed = True
+        self._ready.set()
+
+    async def wait(self) -> None:
+        """Wait until there is anything to take."""
+        await self._ready.wait()
+
+    def pop(self) -> tuple[Event | None, bool]:
+        """Return the oldest event, None where there is none, and whether older ones were dropped."""
+        event = self._events.pop(0) if self._events else None
+        lost, self._lost = self._lost, False
+        self._settle()
+        return event, lost
+
+    def pop_analysed(self) -> Analysed | None:
+        """Return the newest score that the page was not sent yet."""
+        analysed, self._analysed = self._analysed, None
+        self._settle()
+        return analysed
+
+    def pop_view_changed(self) -> bool:
+        """Return whether the page's view has changed since the last call."""
+        changed, self._view_changed = self._view_changed, False
+        self._settle()
+        return changed
+
+    def _settle(self) -> None:
+        if not self._events and self._analysed is None and not self._view_changed:
+            self._ready.clear()
+
+
 def absent(message: str) -> dict[str, Any]:
-    """The status where there is nothing to read, with the reason."""
+    """Return the status where there is nothing to read, with the reason."""
     status = {
         "state": "absent",
         "source": "",
@@ -72,20 +149,20 @@ class SaturationBroadcast:
 
     @property
     def status(self) -> Mapping[str, Any]:
-        """How live the samples are."""
+        """State of the samples: live, or how old."""
         return self._status
 
     async def devices(self) -> tuple[Device, ...]:
-        """The devices that are shown."""
+        """Return the devices that are shown."""
         await self._open()
         return self._devices
 
     def simulated_since(self, time_ns: int) -> bool:
-        """Whether a simulated sample newer than this came in."""
+        """Return whether a simulated sample newer than this arrived."""
         return any(d.simulated and self._newest.get(d.uuid, 0) > time_ns for d in self._devices)
 
     async def draw(self, view: View, only: tuple[str, ...] = ()) -> Drawn:
-        """The figures of the last seconds of a view; those of some names where `only` says so.
+        """Return the figures of the last seconds of a view; those named in `only`, where given.
 
         Raises
         ------
@@ -97,7 +174,7 @@ class SaturationBroadcast:
         return await asyncio.to_thread(picture.draw, view, events, only)
 
     async def table(self, window_s: float) -> SampleTable:
-        """The samples of the last `window_s` seconds before the newest.
+        """Return the samples of the last `window_s` seconds before the newest.
 
         Raises
         ------
@@ -108,7 +185,7 @@ class SaturationBroadcast:
         return await asyncio.to_thread(feed.table, window_s)
 
     async def messages(self, page: Page) -> AsyncIterator[dict[str, Any]]:
-        """What one page is sent: figures, then new points and scores; figures again when devices change."""
+        """Yield a page's messages: figures, then new points and scores; figures again for new devices."""
         self._pages.add(page)
         self._analysis.ask()
         try:
@@ -119,14 +196,14 @@ class SaturationBroadcast:
                 yield _score(self._analysed[page.view.window])
             while True:
                 await page.wait()
-                if page.take_look():
+                if page.pop_view_changed():
                     only = _missing(live.view, page.view)
                     live = live if only else LiveView(page.view)
                     yield await self._figures(live, page.view, only)
                     self._analysis.ask()
-                if (analysed := page.take_analysed()) and analysed.window == page.view.window:
+                if (analysed := page.pop_analysed()) and analysed.window == page.view.window:
                     yield _score(analysed)
-                event, lost = page.take()
+                event, lost = page.pop()
                 if event is None:
                     continue
                 stale = time.monotonic() - drawn_at > _REDRAW_S and bool(event.samples)
@@ -157,7 +234,8 @@ class SaturationBroadcast:
 
     async def _open(self) -> SaturationFeed:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._opened.wait(), _OPEN_S)
+            async with asyncio.timeout(_OPEN_S):
+                await self._opened.wait()
         if self._feed is None:
             raise GipfelError(
                 f"The run folder {self._run.folder.path} could not be read within {_OPEN_S:g} s.",
@@ -234,15 +312,15 @@ class SaturationBroadcast:
         self._analysed = {window: each for window, each in self._analysed.items() if window in kept}
         self._analysed[analysed.window] = analysed
         for page in self._pages:
-            page.tell(analysed)
+            page.set_analysed(analysed)
 
 
 def _score(analysed: Analysed) -> dict[str, Any]:
-    return {"type": "score", "document": analysed.document, "events": event_words(analysed.events)}
+    return {"type": "score", "document": analysed.document, "events": event_texts(analysed.events)}
 
 
 def _missing(before: View, now: View) -> tuple[str, ...]:
-    """The figures that a page lacks when only its GPUs or its heat map changed; empty where all are due."""
+    """Return the figures that a page lacks when only its GPUs or heat map changed; empty for all."""
     if (before.window, before.dark) != (now.window, now.dark):
         return ()
     names = [f"gpu/{uuid}" for uuid in now.gpus if uuid not in before.gpus]

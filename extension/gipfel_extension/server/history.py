@@ -1,7 +1,13 @@
-"""A stretch of a run as it was: from summaries where it is long, from the samples where it is short."""
+"""Figures of a run: `Picture` of the present, `TimeRange` of the past, and a range as a file.
 
+Short ranges are drawn from samples, in memory where they are recent; long ones from the summaries.
+"""
+
+import tempfile
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -9,25 +15,71 @@ from typing import Any
 import numpy as np
 
 from ..telemetry.events import Event, read_events
-from ..telemetry.figures.lines import coarser
-from ..telemetry.metrics import UserMetrics
-from ..telemetry.overview.read import Overview, read_overview
-from ..telemetry.sample import METRICS, SCORE_PARTS, SampleTable
+from ..telemetry.figures.image import static_image
+from ..telemetry.figures.lines import coarsened, gpus_of, with_devices
+from ..telemetry.figures.run_figures import host_figure, time_series_figure
+from ..telemetry.live.feed import SaturationFeed
+from ..telemetry.metric_table import METRICS, SCORE_PARTS
+from ..telemetry.sample import Device, SampleTable
 from ..telemetry.store.fine import read_finest
+from ..telemetry.store.overview import Overview, read_overview
+from ..telemetry.store.parquet import write_export
 from ..telemetry.store.segment_files import segment_files
+from ..telemetry.user_metrics import METRICS_FILE, MetricsReader, UserMetrics
 from ..training.results import kept_since
 from .analysis import MEANS, judged
-from .run_metrics import metrics_of_run
-from .views import BUCKETS, HEAT_BUCKETS, View, event_words, figures_of, metrics_of
+from .views import BUCKETS, HEAT_BUCKETS, View, event_texts, figures_of, metrics_of
 
+_MOST_RUNS = 4
 #: More samples than this are scored by their means.
 _MOST_ROWS = 400_000
 #: A recorder whose file has stood still for so long is gone; it writes every few seconds.
 _SILENT_NS = 90 * 10**9
+CONTENT_TYPES = {"parquet": "application/vnd.apache.parquet", "csv": "text/csv", "png": "image/png"}
+_CHUNK_BYTES = 1 << 18
+#: What the feed keeps in memory, in seconds.
+LIVE_WINDOW_S = 600.0
 
 
-class Stretch:
-    """What was recorded of a run between two times, both UTC in nanoseconds; None is the run's own end."""
+class RunMetrics:
+    """Readers of the user's metrics of recent runs, for any thread; each continues where its last read ended.
+
+    A file of a long run takes seconds to read; a page draws again every few seconds.
+    """
+
+    def __init__(self, most_runs: int = _MOST_RUNS) -> None:
+        self._most = most_runs
+        self._readers: dict[Path, tuple[MetricsReader, threading.Lock]] = {}
+        self._lock = threading.Lock()
+
+    def of(self, run: Path) -> UserMetrics | None:
+        """Return what a run's processes have logged until now; None where it can't be read."""
+        reader, lock = self._reader(run)
+        with lock:
+            try:
+                reader.poll()
+            except OSError:
+                return None
+            return reader.metrics()
+
+    def _reader(self, run: Path) -> tuple[MetricsReader, threading.Lock]:
+        with self._lock:
+            found = self._readers.pop(run, None)
+            if found is None:
+                while len(self._readers) >= self._most:
+                    del self._readers[next(iter(self._readers))]
+                found = MetricsReader(run / METRICS_FILE), threading.Lock()
+            # The one that was used last is at the end.
+            self._readers[run] = found
+            return found
+
+
+#: One for the whole server.
+metrics_of_run = RunMetrics().of
+
+
+class TimeRange:
+    """Recording of a run between two times, both UTC in nanoseconds; None is the run's own end."""
 
     def __init__(self, run: Path, start_ns: int | None = None, end_ns: int | None = None) -> None:
         self.telemetry = run / "telemetry"
@@ -37,24 +89,24 @@ class Stretch:
 
     @cached_property
     def overview(self) -> Overview:
-        """All metrics of it, which the score may need and a picture doesn't."""
+        """All metrics of the range, which the score may need and a picture doesn't."""
         return self._overview(None)
 
     def answer(self, view: View) -> dict[str, Any]:
-        """Figures and events for a page; the score takes longer, and is asked for apart."""
+        """Return figures and events for a page; the score takes longer, and is requested separately."""
         overview = self._overview(metrics_of(view))
-        coarse = coarser(overview, HEAT_BUCKETS)
+        coarse = coarsened(overview, HEAT_BUCKETS)
         figures = figures_of(overview, coarse, view, self.metrics, self.events)
         return {
             "figures": figures,
-            "events": event_words(self.events),
+            "events": event_texts(self.events),
             "devices": [device.to_json() for device in overview.devices],
             "bucket_s": overview.bucket_ns / 1e9,
             "growing": self.end_ns is None and _is_recorded(self.telemetry),
         }
 
     def document(self) -> dict[str, Any]:
-        """The score of the stretch, which says so where it is made of means.
+        """Return the score of the range, which names it where it is made of means.
 
         That of a whole run has what became of the advice before it, as its ``score.json`` says.
         """
@@ -64,7 +116,7 @@ class Stretch:
         return {**judged(self._table(), self.telemetry), "since": told}
 
     def rates(self) -> Mapping[str, float]:
-        """Means of the user's own metrics within the stretch, of the lowest rank."""
+        """Return means of the user's own metrics within the range, of the lowest rank."""
         if self.metrics is None:
             return {}
         inside = self.metrics.between(self.start_ns or 0, self.end_ns or 2**63 - 1)
@@ -76,7 +128,7 @@ class Stretch:
         return found
 
     def samples(self) -> SampleTable:
-        """The samples themselves, the finest that are there."""
+        """Return the samples themselves, the finest that exist."""
         return read_finest(self.telemetry, since_ns=self.start_ns, until_ns=self.end_ns)
 
     def _overview(self, metrics: Sequence[str] | None) -> Overview:
@@ -91,7 +143,7 @@ class Stretch:
 
 
 def table_of(overview: Overview) -> SampleTable:
-    """An overview's means as if they were samples; buckets without any are left out."""
+    """Return an overview's means as if they were samples; buckets without any are left out."""
     columns = {}
     for row, device in enumerate(overview.devices):
         kept = SCORE_PARTS if device.kind == "gpu" and "SCORE_SHARE" in overview.mean else ()
@@ -111,7 +163,79 @@ def table_of(overview: Overview) -> SampleTable:
 
 
 def _is_recorded(telemetry: Path) -> bool:
-    """Whether a recorder has lately written here, on whichever node; its clock may be another."""
+    """Return whether a recorder has recently written here, on any node; its clock may differ."""
     now_ns = time.time_ns()
     files = segment_files(telemetry)
     return any(not each.closed and abs(now_ns - each.written_ns) < _SILENT_NS for each in files)
+
+
+def content_of(stretch: TimeRange, kind: str) -> Iterator[bytes]:
+    """Yield the file in pieces; `kind` is one of :data:`CONTENT_TYPES`."""
+    if kind == "png":
+        draw = time_series_figure if gpus_of(stretch.overview) else host_figure
+        yield static_image(draw(stretch.overview))
+        return
+    with tempfile.TemporaryDirectory(prefix="gipfel-") as folder:
+        path = Path(folder) / f"samples.{kind}"
+        write_export(stretch.samples(), path)
+        with path.open("rb") as file:
+            while piece := file.read(_CHUNK_BYTES):
+                yield piece
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Figures by name, their devices, and the time of each device's newest sample."""
+
+    figures: Mapping[str, dict[str, Any]]
+    devices: tuple[Device, ...]
+    newest: Mapping[str, int]
+
+
+class Picture:
+    """Figures of what a feed holds, and of what its run folder holds beyond."""
+
+    def __init__(self, feed: SaturationFeed, run: Path) -> None:
+        self._feed = feed
+        self._run = run
+
+    def draw(self, view: View, events: Sequence[Event], only_names: Sequence[str] = ()) -> Drawn:
+        """Return the figures of a view; reads files, so call it on a thread."""
+        table = self._feed.table(min(view.window, LIVE_WINDOW_S))
+        table = replace(table, interval=_interval(table))
+        times = {device.uuid: table.of(device.uuid)["time_ns"] for device in table.devices}
+        newest = {device: int(column[-1]) for device, column in times.items() if len(column)}
+        fine = self._overview(table, view.window, metrics_of(view))
+        # A column of the heat map that is shorter than two samples would have holes.
+        beats = max(1, round(2 * table.interval * 1e9 / max(1, fine.bucket_ns)))
+        coarse = coarsened(fine, min(HEAT_BUCKETS, max(1, len(fine.time_ns) // beats)))
+        metrics = metrics_of_run(self._run)
+        figures = figures_of(fine, coarse, view, metrics, events, only=only_names)
+        for figure in figures.values():
+            # What a live view keeps, also where less has been recorded so far.
+            figure["layout"].setdefault("meta", {})["window_s"] = view.window
+        return Drawn(figures, fine.devices, newest)
+
+    def table(self, window_s: float) -> SampleTable:
+        """Return the table to score: samples, or means of a time that is too long to be in memory."""
+        table = self._feed.table(min(window_s, LIVE_WINDOW_S))
+        return table if window_s <= LIVE_WINDOW_S else table_of(self._overview(table, window_s))
+
+    def _overview(
+        self, table: SampleTable, window_s: float, metrics: Sequence[str] | None = None
+    ) -> Overview:
+        if window_s <= LIVE_WINDOW_S:
+            firsts = [int(times[0]) for d in table.devices if len(times := table.of(d.uuid)["time_ns"])]
+            span_s = ((table.last_ns or 0) - min(firsts, default=0)) / 1e9
+            # A bucket that is shorter than the time between two samples would be a gap.
+            buckets = max(1, min(BUCKETS, int(span_s / _interval(table))))
+            return Overview.of_table(table, buckets, metrics=metrics)
+        start = (table.last_ns or time.time_ns()) - int(window_s * 1e9)
+        overview = read_overview(self._run / "telemetry", start_ns=start, buckets=BUCKETS, metrics=metrics)
+        return with_devices(overview, {device.uuid for device in table.devices})
+
+
+def _interval(table: SampleTable) -> float:
+    """Return seconds between two samples: as the recorder declared, else as they arrived."""
+    steps = [np.diff(times) for d in table.devices if len(times := table.of(d.uuid)["time_ns"]) > 1]
+    return table.interval or max([float(np.median(each)) / 1e9 for each in steps], default=1.0) or 1.0

@@ -1,4 +1,4 @@
-"""The user's launches as the panel lists them, and where their executed notebooks open."""
+"""Launches of the user as the panel lists them, and where their executed notebooks open."""
 
 import os
 import re
@@ -13,11 +13,9 @@ from gipfel_cluster.runs import runs_root
 
 from ..telemetry.files import open_regular
 from ..training.launch import Launch
+from ..training.launch_summary import Kind, flight_lines, rank_file, summary_or_problem
 from ..training.launches.folder import LAUNCHES, known_folders
-from ..training.launches.glance import flight_lines, listed
-from ..training.launches.log_tail import ErrorLines, LogRow, tail_cursor
-from ..training.launches.logs import Cursor
-from ..training.launches.rank_files import Kind, rank_file
+from ..training.launches.logs import Cursor, ErrorLines, LogRow, tail_cursor
 
 _MOST = 30
 _MOST_LINES = 1000
@@ -25,7 +23,7 @@ _ID = re.compile(r"(?:([A-Za-z0-9][\w.+@-]{0,199})/)?([0-9]{1,6})")
 
 
 class LogPosition(Frozen):
-    """How far a page has read a log; ``inside`` are ranks in the middle of a traceback."""
+    """Position up to which a page has read a log; ``inside`` are ranks in the middle of a traceback."""
 
     offsets: dict[int, int] = Field(default={})
     inside: tuple[int, ...] = ()
@@ -42,14 +40,14 @@ def list_launches(environment: Mapping[str, str], only: str = "") -> list[dict[s
         There is no launch of that ``id``.
     """
     if only:
-        return [listed(launch_called(only, environment))]
+        return [summary_or_problem(launch_called(only, environment))]
     newest = reversed(known_folders(environment, everywhere=True)[-_MOST:])
-    found = [listed(Launch(folder)) for folder in newest]
+    found = [summary_or_problem(Launch(folder)) for folder in newest]
     return sorted(found, key=lambda each: each["phase"] == "ended")
 
 
 def launch_called(name: str, environment: Mapping[str, str]) -> Launch:
-    """A launch by its ``id`` in the list.
+    """Return a launch by its ``id`` in the list.
 
     Raises
     ------
@@ -71,7 +69,7 @@ def launch_called(name: str, environment: Mapping[str, str]) -> Launch:
 def log_page(
     launch: Launch, position: LogPosition | None, rank: int | None
 ) -> tuple[list[LogRow], LogPosition, bool]:
-    """Lines that are new, from where to read on, and whether there are more already."""
+    """Return the lines that are new, where to read on, and whether there are more already."""
     ranks = () if rank is None else (rank,)
     cursor = tail_cursor(launch.folder, ranks=ranks) if position is None else Cursor(offsets=position.offsets)
     page = launch.logs(cursor, ranks=ranks)
@@ -82,12 +80,12 @@ def log_page(
 
 
 def flight_of(launch: Launch) -> list[str]:
-    """What torch's flight recorder says of a launch."""
+    """Return the findings of torch's flight recorder for a launch."""
     return flight_lines(launch.folder)
 
 
 def open_rank_file(launch: Launch, kind: Kind, rank: int) -> BinaryIO:
-    """A rank's profiler trace or flight recorder's dump; a link or anything else that is no file is none.
+    """Open a rank's profiler trace or flight recorder dump; only regular files, no links.
 
     Raises
     ------
@@ -102,7 +100,7 @@ def open_rank_file(launch: Launch, kind: Kind, rank: int) -> BinaryIO:
 
 
 def executed_notebook(launch: Launch, root: Path) -> str:
-    """The path, below the server's root folder, at which a launch's executed notebook opens.
+    """Return the path, below the server's root folder, at which a launch's executed notebook opens.
 
     Run folders are mostly hidden from the file browser: then a link ``launches/<run>-<n>.ipynb`` is made.
 

@@ -2,9 +2,19 @@
 
 from typing import Literal
 
-from ..training.launches.log_tail import LogRow
+from ..training.launches.logs import LogRow
 from ..training.papermill.parameters import Parameter
-from .answers import Answer, Comparison, GpuActivity, Leaving, RunInfo, Runs, SaturationStatus, Score, Stretch
+from .answers import (
+    Answer,
+    Comparison,
+    GpuActivity,
+    Lifetime,
+    RunInfo,
+    Runs,
+    SaturationStatus,
+    Score,
+    TimeRange,
+)
 from .launches import LogPosition
 
 #: A verdict of a check on a node, or why there is none.
@@ -236,13 +246,13 @@ class BatchJobs(Answer):
 ROUTE_ANSWERS: dict[tuple[str, str], type[Answer]] = {
     ("GET", "gipfel/run"): RunInfo,
     ("GET", "gipfel/runs"): Runs,
-    ("GET", "gipfel/leaving"): Leaving,
-    ("POST", "gipfel/leaving/extend"): Leaving,
-    ("POST", "gipfel/leaving/stay"): Leaving,
+    ("GET", "gipfel/lifetime"): Lifetime,
+    ("POST", "gipfel/lifetime/extend"): Lifetime,
+    ("POST", "gipfel/lifetime/stay"): Lifetime,
     ("POST", "gipfel/telemetry/source"): SaturationStatus,
     ("DELETE", "gipfel/telemetry/source"): SaturationStatus,
     ("GET", "gipfel/saturation/now"): GpuActivity,
-    ("GET", "gipfel/saturation/range"): Stretch,
+    ("GET", "gipfel/saturation/range"): TimeRange,
     ("GET", "gipfel/saturation/score"): Score,
     ("GET", "gipfel/saturation/compare"): Comparison,
     ("GET", "gipfel/vetting"): Vetting,

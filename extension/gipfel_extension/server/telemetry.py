@@ -1,8 +1,13 @@
-"""Run, recorders and feed of one notebook server, started once and ended with it."""
+"""Run, recorders and feed of one notebook server, started once and ended with it.
+
+Recorder processes that a notebook server starts itself.
+"""
 
 import asyncio
+import contextlib
 import logging
 import os
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,18 +16,111 @@ from typing import Any
 from gipfel_cluster.model import GipfelError
 
 from ..saturation.advice.steady import HOLD_S
+from ..telemetry.files import open_log, read_tail
 from .broadcast import SaturationBroadcast
-from .recorders import RecorderProcess
-from .run import CurrentRun, current_run
-from .runs import list_runs, run_folder
+from .runs import CurrentRun, current_run, list_runs, run_folder
 
+_END_S = 5.0
+_MOST_LOG = 64 << 10
 _SIMULATED = "simulated"
 _FIRST_SAMPLE_S = 20.0
 _GLANCE_S = 0.1
 
 
+class RecorderProcess:
+    """A recorder beside the server; it ends with the server, also when that is killed.
+
+    Parameters
+    ----------
+    run
+        Where it writes and streams.
+    name
+        Tells the recorders of one run apart.
+    interval
+        Seconds between two samples; None: as fast as its sources count, at most ten a second.
+    """
+
+    def __init__(self, run: CurrentRun, name: str, interval: float | None) -> None:
+        self._run = run
+        self._name = name
+        self._interval = interval
+        self._process: asyncio.subprocess.Process | None = None
+        self._lock = asyncio.Lock()
+
+    @property
+    def running(self) -> bool:
+        """True while the process runs."""
+        return self._process is not None and self._process.returncode is None
+
+    @property
+    def log(self) -> Path:
+        """Path of the recorder's log, one line per event."""
+        return self._run.folder.path / f"recorder-{self._name}.log"
+
+    async def start(self, sources: tuple[str, ...], root_pid: int | None = None) -> None:
+        """Start it, in place of one that runs.
+
+        Must be called on the thread that runs the server's event loop: the kernel ends the recorder when the
+        thread that started it ends.
+
+        Raises
+        ------
+        GipfelError
+            It can't be started.
+        """
+        async with self._lock:
+            await self._end()
+            argv = [
+                *(sys.executable, "-I", "-m", "gipfel_extension.recorder"),
+                *("--telemetry", str(self._run.folder.telemetry)),
+                *("--sockets", str(self._run.sockets)),
+                *("--node", self._run.node),
+                *("--name", self._name),
+                *(() if self._interval is None else ("--interval", str(self._interval))),
+                f"--with-parent={os.getpid()}",
+            ]
+            for source in sources:
+                argv += ["--source", source]
+            if root_pid is not None:
+                argv += ["--root-pid", str(root_pid)]
+            try:
+                with os.fdopen(open_log(self.log), "ab") as log:
+                    self._process = await asyncio.create_subprocess_exec(
+                        *argv, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log
+                    )
+            except OSError as error:
+                raise GipfelError(f"The recorder can't be started: {error.strerror}.") from error
+
+    async def stop(self) -> None:
+        """End it: it flushes and closes its segment, or is killed after 5 s."""
+        async with self._lock:
+            await self._end()
+
+    async def last_words(self) -> str:
+        """Return the last line of its log, without the time; empty where there is none."""
+        try:
+            content = await asyncio.to_thread(read_tail, self.log, _MOST_LOG)
+        except OSError:
+            return ""
+        line = content.decode(errors="replace").rstrip().rpartition("\n")[2]
+        return line.partition(" recorder: ")[2] or line
+
+    async def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None or process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        try:
+            async with asyncio.timeout(_END_S):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+
 class ServerTelemetry:
-    """What the routes read and change.
+    """Run, recorders and feed, as the routes read and change them.
 
     Parameters
     ----------
@@ -56,7 +154,7 @@ class ServerTelemetry:
         self._recorders: dict[str, RecorderProcess] = {}
 
     async def started(self) -> tuple[CurrentRun, SaturationBroadcast]:
-        """The run and its feed, made on the first call.
+        """Return the run and its feed, made on the first call.
 
         Raises
         ------
@@ -73,12 +171,12 @@ class ServerTelemetry:
         return self._running
 
     async def runs(self) -> list[dict[str, Any]]:
-        """The user's runs, the newest first."""
+        """Return the user's runs, the newest first."""
         run, _ = await self.started()
         return await asyncio.to_thread(list_runs, self._environment, run.folder.name)
 
     async def run_named(self, name: str) -> Path:
-        """The folder of a run; of this server's where the name is empty.
+        """Return the folder of a run; of this server's where the name is empty.
 
         Raises
         ------
@@ -113,7 +211,7 @@ class ServerTelemetry:
             await asyncio.sleep(_GLANCE_S)
 
     async def stop_simulation(self) -> None:
-        """End the simulated source; ending none is no error."""
+        """End the simulated source; without one, nothing happens."""
         if recorder := self._recorders.pop(_SIMULATED, None):
             await recorder.stop()
 

@@ -1,21 +1,28 @@
-"""Vetting runs that a page starts: ``gipfel vet`` as a child of the server, and a run folder's report."""
+"""Vettings that a page starts, and the protocols it can choose and change.
+
+`ServerVetting` runs ``gipfel vet`` as a child of the server and reads a run folder's report; a protocol is
+a YAML file beside the notebook, the user's, or shipped.
+"""
 
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gipfel_cluster.model import GipfelError, one_line
+from gipfel_cluster.runs import write_atomically
 
-from ..telemetry.files import open_log, read_tail
-from ..vetting.command import vet_argv
+from ..telemetry.files import open_log, read_regular, read_tail
+from ..vetting.external_run import ReportFile, vet_argv
 from ..vetting.grid import grid_of
+from ..vetting.protocol import VettingProtocol
+from ..vetting.protocol_files import SHIPPED, load_protocol, own_protocols, parse_protocol, shipped_protocols
 from ..vetting.report import VettingReport
-from ..vetting.report_file import ReportFile
 
 LOG = "vetting.log"
 #: A run that writes nothing for so long is not heard of any more; no check takes longer by default.
@@ -23,10 +30,18 @@ _SILENT_S = 180.0
 _END_S = 20.0
 _MOST_LOG = 4000
 _MOST_FILES = 8
+MOST_BYTES = 256 << 10
+_MOST_PROTOCOLS = 100
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+# What makes a YAML file a protocol; many others lie beside a notebook.
+_CHECKS = re.compile(rb"^(?:checks|evals)\s*:", re.MULTILINE)
+_SOURCE = "The text"
+# How a mistake of the file, and a check that can't be run, say where they are.
+_LINE = re.compile(rf"(?:{_SOURCE}, line|Line) ([0-9]{{1,7}}):")
 
 
 class ServerVetting:
-    """The one run that this server has started, and what its pages show.
+    """Vetting that this server has started, and what its pages show.
 
     Parameters
     ----------
@@ -44,7 +59,7 @@ class ServerVetting:
 
     @property
     def running(self) -> bool:
-        """Whether the child runs."""
+        """True while the child is running."""
         return self._process is not None and self._process.returncode is None
 
     async def start(self, folder: Path, protocol: Path, *, skip_vetted: str = "") -> None:
@@ -76,21 +91,22 @@ class ServerVetting:
             self._folder, self._started_ns = folder, time.time_ns()
 
     async def stop(self) -> None:
-        """End it as Ctrl-C does, so that it leaves a report; after 20 s by force. Ending none is no error."""
+        """Interrupt it, so that it leaves a report; kill it after 20 s. Without one, nothing happens."""
         process = self._process
         if process is None or process.returncode is not None:
             return
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal.SIGINT)
         try:
-            await asyncio.wait_for(process.wait(), _END_S)
+            async with asyncio.timeout(_END_S):
+                await process.wait()
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
 
     async def view(self, folder: Path, *, known: str, rows: int) -> dict[str, Any]:
-        """What a page shows of a run folder; without the grid where it is the version that is `known`."""
+        """Return a run folder's vetting for a page; without the grid where its version is the `known` one."""
         file, problem = self._file(folder), ""
         try:
             await asyncio.to_thread(file.look)
@@ -105,7 +121,7 @@ class ServerVetting:
             # It ended before it had a report: the protocol could not be used, most likely.
             problem = problem or await asyncio.to_thread(_last_words, folder)
         if own and not self.running and report is not None and report.ended_ns is not None:
-            # It is over; the next report of this folder may be somebody else's.
+            # It is over; the next report of this folder may be another run's.
             self._folder = None
         state = self._state(report, own=own, problem=problem, changed_ns=file.changed_ns)
         version = state if report is None else f"{state}:{rows}:{file.version}"
@@ -142,7 +158,7 @@ class ServerVetting:
 
 
 def _last_words(folder: Path) -> str:
-    """What the run said last of itself."""
+    """Return the last line that the run wrote."""
     with contextlib.suppress(OSError):
         text = read_tail(folder / LOG, _MOST_LOG).decode(errors="replace")
         lines = [one_line(line) for line in text.splitlines() if line.strip()]
@@ -150,3 +166,120 @@ def _last_words(folder: Path) -> str:
         if ours or lines:
             return (ours or lines)[-1][:500]
     return "The vetting ended without a report."
+
+
+def offered_protocols(directory: Path, environment: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return every protocol with its description, those beside the notebook first."""
+    folders = (("beside", directory), ("own", own_protocols(environment)))
+    found = [(kind, path.name, path) for kind, folder in folders for path in _files(folder)]
+    found += [("shipped", name, SHIPPED / f"{name}.yaml") for name in shipped_protocols()]
+    return [{"kind": kind, "name": path.stem, "file": file, **_about(path)} for kind, file, path in found]
+
+
+def path_of(kind: str, file: str, directory: Path, environment: Mapping[str, str]) -> Path:
+    """Return the file of an offered protocol.
+
+    Raises
+    ------
+    GipfelError
+        It is none of those.
+    """
+    if kind == "shipped" and file in shipped_protocols():
+        return SHIPPED / f"{file}.yaml"
+    folder = {"beside": directory, "own": own_protocols(environment)}.get(kind)
+    if folder is not None:
+        for path in _files(folder):
+            if path.name == file:
+                return path
+    raise GipfelError("This protocol no longer exists.", "Choose one of the list.")
+
+
+def text_of(path: Path) -> str:
+    """Return the text of a protocol's file.
+
+    Raises
+    ------
+    GipfelError
+        It can't be read, or is not text.
+    """
+    try:
+        return read_regular(path, MOST_BYTES, follow=True).decode()
+    except OSError as error:
+        raise GipfelError(f"{path} can't be read: {error.strerror}.") from error
+    except UnicodeDecodeError:
+        raise GipfelError(f"{path} is not text in UTF-8.") from None
+
+
+def described(text: str) -> dict[str, Any]:
+    """Return a text as a protocol: ``valid``, its checks, and what is wrong with it, by line."""
+    try:
+        protocol = parse_protocol(text, _SOURCE)
+    except GipfelError as error:
+        return {
+            "valid": False,
+            "problems": [str(error)],
+            "lines": _lines([str(error)]),
+            "checks": [],
+            "notes": [],
+        }
+    problems = [each.reason + (f" {each.fix}" if each.fix else "") for each in protocol.problems()]
+    checks = [
+        {"name": each.name, "type": each.type, "scope": each.scope.value, "severity": each.severity.value}
+        for each in protocol.checks
+    ]
+    return {
+        "valid": True,
+        "problems": problems,
+        "lines": _lines(problems),
+        "checks": checks,
+        "notes": list(protocol.notes),
+    }
+
+
+def _lines(problems: Sequence[str]) -> list[int]:
+    """Return the line that each problem is about, 0 for none."""
+    found = (_LINE.match(each) for each in problems)
+    return [int(each[1]) if each else 0 for each in found]
+
+
+def save_protocol(directory: Path, name: str, text: str, *, replace: bool) -> Path:
+    """Write a protocol beside a notebook.
+
+    Raises
+    ------
+    GipfelError
+        The name or the text can't be one, a file of that name is there, or it can't be written.
+    """
+    stem = re.sub(r"\.ya?ml$", "", name)
+    if not _NAME.fullmatch(stem):
+        raise GipfelError("This can't name a protocol.", "Use letters, digits, dots, dashes and underscores.")
+    parse_protocol(text, _SOURCE)
+    path = directory / f"{stem}.yaml"
+    if path.exists() and not replace:
+        raise GipfelError(f"{path.name} is there already.", "Take another name, or replace it.")
+    try:
+        write_atomically(path, text)
+    except OSError as error:
+        raise GipfelError(f"{path} can't be written: {error.strerror}.") from error
+    return path
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.suffix in {".yaml", ".yml"})
+    except OSError:
+        return
+    for path in paths[:_MOST_PROTOCOLS]:
+        try:
+            if _CHECKS.search(read_regular(path, MOST_BYTES, follow=True)):
+                yield path
+        except OSError:
+            continue
+
+
+def _about(path: Path) -> dict[str, Any]:
+    try:
+        protocol: VettingProtocol = load_protocol(path)
+    except GipfelError as error:
+        return {"description": "", "problem": str(error)}
+    return {"description": protocol.description, "problem": ""}

@@ -1,6 +1,9 @@
-"""What a page looks at, and the figures for it."""
+"""Views: what a page shows of the samples, the figures for it, and the points that keep them current.
 
-from collections.abc import Sequence
+`figures_of` draws a `View`; `LiveView` and `JobMeans` find the new points of its lines as samples arrive.
+"""
+
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
@@ -8,16 +11,17 @@ from pydantic import Field, field_validator
 from gipfel_cluster.model import Frozen, Line
 
 from ..telemetry.events import Event
-from ..telemetry.figures.gpu_lines import gpu_figure
 from ..telemetry.figures.heat import HEAT_METRICS, heat_figure
-from ..telemetry.figures.job_lines import host_figure, job_figure
-from ..telemetry.figures.lines import gpus_of
-from ..telemetry.figures.marks import with_events
-from ..telemetry.figures.rows import DETAIL_LINES, LINES
-from ..telemetry.metrics import UserMetrics
+from ..telemetry.figures.lines import DETAIL_LINES, LINES, gpus_of
+from ..telemetry.figures.lines import Line as FigureLine
+from ..telemetry.figures.run_figures import ADDED_LINES, JOB_LINES, gpu_figure, host_figure, job_figure
+from ..telemetry.figures.stack import with_events
+from ..telemetry.sample import Device, Sample
+from ..telemetry.user_metrics import UserMetrics
 
 if TYPE_CHECKING:
-    from ..telemetry.overview.read import Overview
+    from ..telemetry.store.overview import Overview
+
 
 #: The longest time span that a page may ask for, in seconds.
 LONGEST_WINDOW_S = 7 * 86400.0
@@ -25,10 +29,13 @@ LONGEST_WINDOW_S = 7 * 86400.0
 BUCKETS = 600
 HEAT_BUCKETS = 120
 _MOST_GPUS = 64
+Traces = dict[str, dict[str, list[Any]]]
+#: Beats that wait for the slowest node; a sample that is later still is in the next whole figure.
+_MOST_WAITING = 8
 
 
 class View(Frozen):
-    """What part of the samples is asked for, and for which page.
+    """Selection of samples that a page asks for.
 
     ``gpus`` are UUIDs of those that are shown one by one; ``metric`` is the heat map's.
     """
@@ -48,7 +55,7 @@ class View(Frozen):
 
 
 def metrics_of(view: View) -> tuple[str, ...]:
-    """The metrics that the figures of a view are drawn from."""
+    """Return the metrics that the figures of a view are drawn from."""
     lines = (*LINES.values(), *(DETAIL_LINES.values() if view.gpus else ()))
     named = (name for line in lines for name in (line.metric, line.of) if name)
     return tuple(dict.fromkeys((*named, view.metric)))
@@ -63,7 +70,7 @@ def figures_of(
     *,
     only: Sequence[str] = (),
 ) -> dict[str, dict[str, Any]]:
-    """The figures by name: ``job``, ``host``, ``heat``, and ``gpu/<uuid>`` for those of the view.
+    """Return the figures by name: ``job``, ``host``, ``heat``, and ``gpu/<uuid>`` for those of the view.
 
     Parameters
     ----------
@@ -93,8 +100,8 @@ def figures_of(
     return figures
 
 
-def event_words(events: Sequence[Event]) -> list[dict[str, Any]]:
-    """Events for a page: the newest hundred, times in UTC milliseconds."""
+def event_texts(events: Sequence[Event]) -> list[dict[str, Any]]:
+    """Return events for a page: the newest hundred, times in UTC milliseconds."""
     return [
         {
             "time_ms": event.time_ns // 1_000_000,
@@ -105,3 +112,124 @@ def event_words(events: Sequence[Event]) -> list[dict[str, Any]]:
         }
         for event in events[-100:]
     ]
+
+
+class LiveView:
+    """Record of what a page was sent, so that each point is sent once."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self._sent: dict[str, int] = {}
+        self._rows: dict[str, int] = {}
+
+    def drawn(self, figures: Mapping[str, Mapping[str, Any]], newest: Mapping[str, int]) -> None:
+        """Note what figures hold; `newest` is the time of each device's newest sample in them."""
+        for name in ("job", "host"):
+            if name in figures:
+                for trace in figures[name]["data"]:
+                    self._sent[trace["uid"]] = trace["x"][-1] if trace["x"] else 0
+        if "heat" in figures:
+            devices = figures["heat"]["layout"]["meta"]["devices"]
+            self._rows = {uuid: row for row, uuid in enumerate(devices)}
+        for uuid in self.view.gpus:
+            if f"gpu/{uuid}" in figures:
+                self._sent[f"gpu/{uuid}"] = newest.get(uuid, 0)
+
+    def news(self, samples: Sequence[Sample], job: Traces, own: Traces) -> dict[str, Any]:
+        """Return new points of lines, and new cells of the heat map; empty where there are none."""
+        traces = {**self._lines(job), **self._lines(own)}
+        for sample in samples:
+            key = f"gpu/{sample.device}"
+            if key in self._sent and sample.time_ns > self._sent[key]:
+                self._sent[key] = sample.time_ns
+                _append(traces, sample)
+        cells = self._cells(samples)
+        return {**({"traces": traces} if traces or cells else {}), **({"cells": cells} if cells else {})}
+
+    def _lines(self, points: Traces) -> Traces:
+        traces: Traces = {}
+        for uid, new in points.items():
+            if uid not in self._sent:
+                continue
+            fresh = [place for place, x in enumerate(new["x"]) if x > self._sent[uid]]
+            if fresh:
+                self._sent[uid] = new["x"][fresh[-1]]
+                traces[uid] = {axis: [new[axis][place] for place in fresh] for axis in ("x", "y")}
+        return traces
+
+    def _cells(self, samples: Sequence[Sample]) -> dict[str, list[Any]]:
+        shown = HEAT_METRICS[self.view.metric]
+        cells: dict[str, list[Any]] = {"row": [], "x": [], "y": []}
+        for sample in samples:
+            row, value = self._rows.get(sample.device), sample.values.get(self.view.metric)
+            if row is not None and value is not None:
+                cells["row"].append(row)
+                cells["x"].append(sample.time_ns // 1_000_000)
+                cells["y"].append(round(value * shown.factor, 1))
+        return cells if cells["row"] else {}
+
+
+def _append(traces: Traces, sample: Sample) -> None:
+    for metric, line in DETAIL_LINES.items():
+        if metric in sample.values:
+            value = sample.values[metric]
+            trace = traces.setdefault(f"{sample.device}/{metric}", {"x": [], "y": []})
+            trace["x"].append(sample.time_ns // 1_000_000)
+            trace["y"].append(None if value is None else round(value * line.factor, 3))
+
+
+class JobMeans:
+    """Means of the job's lines over its devices: one point per line when an interval is over."""
+
+    def __init__(self) -> None:
+        self._beats: dict[int, dict[str, list[float]]] = {}
+        self._done = 0
+
+    def add(
+        self, samples: Sequence[Sample], devices: Sequence[Device], interval: float
+    ) -> dict[str, dict[str, list[Any]]]:
+        """Add samples; return the points of intervals that are over, by the ``uid`` of their trace.
+
+        Parameters
+        ----------
+        interval
+            Seconds of a beat.
+        """
+        beat_ms = max(100, round(1000 * interval))
+        kinds = {device.uuid: device.kind for device in devices}
+        for sample in samples:
+            beat = sample.time_ns // 1_000_000 // beat_ms * beat_ms
+            kind = kinds.get(sample.device)
+            if kind is None or beat <= self._done:
+                continue
+            sums = self._beats.setdefault(beat, {})
+            lines = JOB_LINES[kind] + (ADDED_LINES if kind == "host" else ())
+            for line in lines:
+                value = _scaled(sample, line)
+                if value is not None:
+                    pair = sums.setdefault(f"job/{line.metric}", [0.0, 0.0])
+                    pair[0] += value
+                    pair[1] += 1
+        return self._over()
+
+    def _over(self) -> dict[str, dict[str, list[Any]]]:
+        traces: dict[str, dict[str, list[Any]]] = {}
+        newest = max(self._beats, default=0)
+        added = {f"job/{line.metric}" for line in ADDED_LINES}
+        for beat in sorted(self._beats):
+            if beat == newest:
+                break
+            for uid, (total, count) in self._beats.pop(beat).items():
+                trace = traces.setdefault(uid, {"x": [], "y": []})
+                trace["x"].append(beat)
+                trace["y"].append(round(total if uid in added else total / count, 3))
+            self._done = beat
+        while len(self._beats) > _MOST_WAITING:
+            self._beats.pop(min(self._beats))
+        return traces
+
+
+def _scaled(sample: Sample, line: FigureLine) -> float | None:
+    value = sample.values.get(line.metric)
+    total = sample.values.get(line.of) if line.of else 1.0
+    return None if value is None or not total else value * line.factor / total

@@ -1,4 +1,4 @@
-"""What happened to a recording, beside its samples: lines in ``telemetry/<node>-<recorder>.events.jsonl``."""
+"""Events of a recording, beside its samples: lines in ``telemetry/<node>-<recorder>.events.jsonl``."""
 
 import json
 from collections.abc import Mapping
@@ -12,16 +12,16 @@ from .files import read_regular
 SUFFIX = ".events.jsonl"
 _MOST_BYTES = 64 << 20
 
-#: Every kind of event, and what it says.
+#: Every kind of event, and its meaning.
 KINDS: Mapping[str, str] = {
     "recorder_started": "a recorder began",
-    "recorder_ended": "a recorder was told to end, and wrote what it held",
+    "recorder_ended": "a recorder was asked to stop, and wrote what it held",
     "recorder_lost": "a recorder died, and is started again",
-    "recorder_stalled": "a recorder stood still, and samples are missing",
+    "recorder_stalled": "a recorder stalled, and samples are missing",
     "second_recorder": "two recorders of one name write into one folder",
     "late_join": "a node's recorder came later than the others",
-    "node_lost": "a node's recorder fell silent",
-    "node_back": "a node's recorder that was silent speaks again",
+    "node_lost": "a node's recorder stopped sending",
+    "node_back": "a node's recorder that was silent sends again",
     "source_lost": "a source can't be read",
     "source_back": "a source can be read again",
     "disk_full": "samples can't be written, and wait",
@@ -36,7 +36,7 @@ KINDS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that happened.
+    """An event of a recording, such as an XID or a full disk.
 
     Parameters
     ----------
@@ -57,12 +57,12 @@ class Event:
     message: str
 
     def to_json(self) -> dict[str, Any]:
-        """The event as a dictionary that JSON can hold."""
+        """Return the event as a dictionary that JSON can hold."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Event":
-        """The event of :meth:`to_json`; keys of a later version are left out.
+        """Return the event of :meth:`to_json`; keys of a later version are left out.
 
         Raises
         ------
@@ -86,7 +86,7 @@ class Events:
     Parameters
     ----------
     damaged
-        Lines that are no events, such as the last one of a process that was killed, and files that can't be
+        Lines that are not events, such as the last one of a process that was killed, and files that can't be
         read.
     """
 
@@ -95,12 +95,12 @@ class Events:
 
 
 def events_file(telemetry: Path, node: str, recorder: str) -> Path:
-    """Where a recorder writes its events."""
+    """Return the path of a recorder's events."""
     return telemetry / f"{file_name(node) or 'node'}-{file_name(recorder)}{SUFFIX}"
 
 
 def read_event_files(telemetry: Path) -> Events:
-    """The events of every recorder of a run, and how many lines were damaged."""
+    """Return the events of every recorder of a run, and how many lines were damaged."""
     found: list[Event] = []
     damaged = 0
     for path in sorted(telemetry.glob(f"*{SUFFIX}")):
@@ -118,10 +118,10 @@ def read_event_files(telemetry: Path) -> Events:
 
 
 def read_events(telemetry: Path) -> tuple[Event, ...]:
-    """The events of every recorder of a run, by time; what is damaged is left out."""
+    """Return the events of every recorder of a run, by time, without damaged lines."""
     return read_event_files(telemetry).events
 
 
 def file_name(name: str) -> str:
-    """A name of a node or recorder as a part of a file's name."""
+    """Return the name of a node or recorder as a part of a file's name."""
     return "".join(c if c.isalnum() or c in "._-" else "_" for c in name)

@@ -1,9 +1,10 @@
-"""What is measured: devices, samples, and the tables that are made of them.
+"""Devices, samples, the tables that are made of them, and their provenance.
 
-Everything that shows or judges a run reads these three, wherever the samples came from. Missing is ``None``
+Everything that shows or judges a run reads these, wherever the samples came from. Missing is ``None``
 in a :class:`Sample`, NaN in a :class:`SampleTable`, and never 0.
 """
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
@@ -11,122 +12,24 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-#: Metrics of a GPU under DCGM's classic field names, and their units ("1" is a fraction from 0 to 1, "bits" a
-#: mask: of ``CLOCKS_EVENT_REASONS`` those of NVML's ``nvmlClocksEventReasons``).
-GPU_METRICS: Mapping[str, str] = {
-    "GPU_UTIL": "1",
-    "GR_ENGINE_ACTIVE": "1",
-    "SM_ACTIVE": "1",
-    "SM_OCCUPANCY": "1",
-    "PIPE_TENSOR_ACTIVE": "1",
-    "DRAM_ACTIVE": "1",
-    "PIPE_FP64_ACTIVE": "1",
-    "PIPE_FP32_ACTIVE": "1",
-    "PIPE_FP16_ACTIVE": "1",
-    "PCIE_TX_BYTES": "B/s",
-    "PCIE_RX_BYTES": "B/s",
-    "NVLINK_TX_BYTES": "B/s",
-    "NVLINK_RX_BYTES": "B/s",
-    "FB_USED": "B",
-    "FB_TOTAL": "B",
-    "POWER_USAGE": "W",
-    "GPU_TEMP": "°C",
-    "SM_CLOCK": "MHz",
-    "PIPE_INT_ACTIVE": "1",
-    "C2C_TX_ALL_BYTES": "B/s",
-    "C2C_RX_ALL_BYTES": "B/s",
-    "CLOCKS_EVENT_REASONS": "bits",
-    "MAX_SM_CLOCK": "MHz",
-}
-
-#: Metrics of the host as one job sees it, and their units.
-HOST_METRICS: Mapping[str, str] = {
-    "CPU_UTIL": "1",
-    "CPU_CORES_USED": "cores",
-    "MEMORY_USED": "B",
-    "MEMORY_TOTAL": "B",
-    "IO_READ_BYTES": "B/s",
-    "IO_WRITE_BYTES": "B/s",
-    "PRESSURE_CPU": "1",
-    "PRESSURE_MEMORY": "1",
-    "PRESSURE_IO": "1",
-    "NET_TX_BYTES": "B/s",
-    "NET_RX_BYTES": "B/s",
-    "PAGE_FAULTS_MINOR": "1/s",
-    "PAGE_FAULTS_MAJOR": "1/s",
-    "LUSTRE_READ_BYTES": "B/s",
-    "LUSTRE_WRITE_BYTES": "B/s",
-    "LUSTRE_METADATA_OPS": "1/s",
-    "NFS_READ_BYTES": "B/s",
-    "NFS_WRITE_BYTES": "B/s",
-}
-
-METRICS: Mapping[str, Mapping[str, str]] = {"gpu": GPU_METRICS, "host": HOST_METRICS}
-
-#: Metrics of a GPU that are recorded on request alone, and their units.
-EXTRA_METRICS: Mapping[str, str] = {
-    "MEM_COPY_UTIL": "1",
-    "ENC_UTIL": "1",
-    "DEC_UTIL": "1",
-    "FB_FREE": "B",
-    "FB_RESERVED": "B",
-    "MEM_CLOCK": "MHz",
-    "MEMORY_TEMP": "°C",
-    "TOTAL_ENERGY": "J",
-    "PIPE_TENSOR_IMMA_ACTIVE": "1",
-    "PIPE_TENSOR_HMMA_ACTIVE": "1",
-    "PIPE_TENSOR_DFMA_ACTIVE": "1",
-    **{f"NVDEC{engine}_ACTIVE": "1" for engine in range(8)},
-    **{f"NVJPG{engine}_ACTIVE": "1" for engine in range(8)},
-    **{f"NVOFA{engine}_ACTIVE": "1" for engine in range(2)},
-    **{f"NVLINK_L{link}_{way}_BYTES": "B/s" for link in range(18) for way in ("TX", "RX")},
-    "C2C_TX_DATA_BYTES": "B/s",
-    "C2C_RX_DATA_BYTES": "B/s",
-    **{f"{memory}MEM_CACHE_{what}": "1" for memory in ("HOST", "PEER") for what in ("HIT", "MISS")},
-}
+from .metric_table import METRICS
 
 #: Seconds between samples where a source counts that fast and no other interval is asked for.
 FINE_INTERVAL = 0.1
-
-#: What a recorder keeps each second of the score of such samples, as means over the second in which time that
-#: can't be scored counts as 0: the share that could be; two levels of the staircase; the least that the score
-#: can be; by resource what it scored where it was the highest, for what share, and its part of the most. The
-#: spread of the engine's activity is that within the second.
-SCORE_PARTS: Mapping[str, str] = dict.fromkeys(
-    (
-        "SCORE_SHARE",
-        "SCORE_RUNNING",
-        "SCORE_BUSY",
-        "SCORE_LEAST",
-        "SCORE_SPREAD",
-        *(
-            f"SCORE_{part}_{resource}"
-            for part in ("POINTS", "BOUND", "TURN")
-            for resource in ("COMPUTE", "MEMORY", "INTERCONNECT")
-        ),
-    ),
-    "1",
-)
-
-
-def unit_of(metric: str) -> str:
-    """The unit of a metric, empty where it is none of ours."""
-    for known in (GPU_METRICS, HOST_METRICS, EXTRA_METRICS, SCORE_PARTS):
-        if metric in known:
-            return known[metric]
-    return ""
+#: ``time_ns`` and ``monotonic_ns`` (int64) and one float64 column per metric, all of one length.
+Columns = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
 class Device:
-    """Something that is sampled: a GPU, known by its UUID, or the host as the job sees it.
+    """A GPU, known by its UUID, or the host as the job sees it.
 
     Parameters
     ----------
     scope
         What the host's values cover: ``"job cgroup"`` or ``"process tree"``; empty for a GPU.
     simulated
-        True where the values are made up or replayed.
+        True where the values are synthetic or replayed.
     """
 
     uuid: str
@@ -138,12 +41,12 @@ class Device:
     simulated: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """The device as a dictionary that JSON can hold."""
+        """Return the device as a dictionary that JSON can hold."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Device":
-        """The device of :meth:`to_json`; keys of a later version are left out."""
+        """Return the device of :meth:`to_json`; keys of a later version are left out."""
         return cls(**{key: content[key] for key in cls.__dataclass_fields__ if key in content})
 
 
@@ -161,12 +64,12 @@ class Sample:
     values: dict[str, float | None]
 
     def to_json(self) -> dict[str, Any]:
-        """The sample as a dictionary that JSON can hold."""
+        """Return the sample as a dictionary that JSON can hold."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Sample":
-        """The sample of :meth:`to_json`."""
+        """Return the sample of :meth:`to_json`."""
         return cls(
             int(content["time_ns"]),
             int(content["monotonic_ns"]),
@@ -175,26 +78,78 @@ class Sample:
         )
 
 
-class SourceError(Exception):
-    """A source that can't be opened or read: what happened, and what to do next, each one sentence."""
+@dataclass(frozen=True)
+class Provenance:
+    """Origin of the samples of a segment; travels in its schema's metadata.
 
-    def __init__(self, problem: str, fix: str = "") -> None:
-        self.problem = " ".join(problem.split())
-        self.fix = " ".join(fix.split())
-        super().__init__(f"{self.problem} {self.fix}".strip())
+    Parameters
+    ----------
+    interval
+        Seconds between two samples.
+    extra
+        Metrics of its GPUs that were asked for beside those of ``METRICS``.
+    """
 
-    def _render_traceback_(self) -> list[str]:
-        # IPython asks for it: in a cell, too, this is one sentence and not a stack of our own functions.
-        return [str(self)]
+    node: str
+    recorder: str
+    source: str
+    simulated: bool
+    interval: float
+    devices: tuple[Device, ...]
+    extra: tuple[str, ...] = ()
 
+    @property
+    def metrics(self) -> dict[str, tuple[str, ...]]:
+        """The metrics of each kind of device that is there, in the order in which they are written."""
+        kinds = {device.kind for device in self.devices}
+        asked = {"gpu": self.extra}
+        return {
+            kind: tuple(dict.fromkeys((*names, *asked.get(kind, ()))))
+            for kind, names in METRICS.items()
+            if kind in kinds
+        }
 
-#: ``time_ns`` and ``monotonic_ns`` (int64) and one float64 column per metric, all of one length.
-Columns = dict[str, NDArray[Any]]
+    def to_metadata(self) -> dict[str, str]:
+        """Return the provenance as texts, for a schema's metadata."""
+        return {
+            "node": self.node,
+            "recorder": self.recorder,
+            "source": self.source,
+            "simulated": "true" if self.simulated else "false",
+            "interval": repr(self.interval),
+            "devices": json.dumps([device.to_json() for device in self.devices]),
+            "extra": json.dumps(self.extra),
+        }
+
+    @classmethod
+    def from_metadata(cls, given: Mapping[str, Any]) -> "Provenance":
+        """Return the provenance of :meth:`to_metadata`; what is missing is empty.
+
+        Raises
+        ------
+        ValueError
+            A value is none that :meth:`to_metadata` writes.
+        """
+        try:
+            devices = tuple(Device.from_json(device) for device in json.loads(given.get("devices", "[]")))
+            if not all(device.kind in ("gpu", "host") and isinstance(device.uuid, str) for device in devices):
+                raise ValueError("a device is neither GPU nor host")
+            return cls(
+                str(given.get("node", "")),
+                str(given.get("recorder", "")),
+                str(given.get("source", "")),
+                given.get("simulated") == "true",
+                float(given.get("interval", 0.0)),
+                devices,
+                tuple(str(name) for name in json.loads(given.get("extra", "[]"))),
+            )
+        except (TypeError, AttributeError, RecursionError) as error:
+            raise ValueError(f"its metadata is not ours: {error}") from error
 
 
 @dataclass(frozen=True)
 class SegmentState:
-    """What reading one segment file gave.
+    """Result of reading one segment file.
 
     ``state`` is ``closed`` (complete), ``open`` (whole so far, no end mark: the recorder runs or was killed),
     ``torn`` (bytes after the last whole batch) or ``unreadable`` (nothing could be read).
@@ -234,7 +189,7 @@ class SampleTable:
     segments: tuple[SegmentState, ...] = ()
 
     def of(self, device: str) -> Columns:
-        """Columns of one device: ``time_ns``, ``monotonic_ns`` and the metrics of its kind."""
+        """Return columns of one device: ``time_ns``, ``monotonic_ns`` and the metrics of its kind."""
         return (self.columns or {})[device]
 
     def __contains__(self, device: object) -> bool:
@@ -269,7 +224,7 @@ class SampleTable:
         return max(times, default=None)
 
     def since(self, time_ns: int) -> "SampleTable":
-        """The samples at or after a time; devices stay, also without a sample."""
+        """Return the samples at or after a time; devices stay, also without a sample."""
         kept = {}
         for device, columns in (self.columns or {}).items():
             first = int(np.searchsorted(columns["time_ns"], time_ns))
@@ -277,7 +232,7 @@ class SampleTable:
         return replace(self, columns=kept)
 
     def until(self, time_ns: int) -> "SampleTable":
-        """The samples before a time; devices stay, also without a sample."""
+        """Return the samples before a time; devices stay, also without a sample."""
         kept = {}
         for device, columns in (self.columns or {}).items():
             last = int(np.searchsorted(columns["time_ns"], time_ns))
@@ -285,7 +240,7 @@ class SampleTable:
         return replace(self, columns=kept)
 
     def samples(self, device: Device) -> list[Sample]:
-        """The rows of one device as samples; a missing value is None."""
+        """Return the rows of one device as samples; a missing value is None."""
         columns = self.of(device.uuid)
         found = []
         for row, time_ns in enumerate(columns["time_ns"]):
@@ -295,14 +250,14 @@ class SampleTable:
         return found
 
     def merged(self, other: "SampleTable") -> "SampleTable":
-        """Both tables in one; a time that both hold is kept once."""
+        """Return both tables in one; a time that both hold is kept once."""
         return SampleTable.union((self, other))
 
     @classmethod
     def union(
         cls, tables: Sequence["SampleTable"], *, metrics: Collection[str] | None = None
     ) -> "SampleTable":
-        """All tables in one, each time of a device once; an empty table where there is none.
+        """Return all tables in one, each time of a device once; an empty table where there is none.
 
         Parameters
         ----------
@@ -329,13 +284,31 @@ class SampleTable:
     def from_samples(
         cls, samples: Iterable[Sample], devices: Iterable[Device], *, source: str = "", interval: float = 0.0
     ) -> "SampleTable":
-        """A table of loose samples; those of devices that are not named are left out."""
+        """Return a table of loose samples; those of devices that are not named are left out."""
         known = tuple(devices)
         rows: dict[str, list[Sample]] = {device.uuid: [] for device in known}
         for sample in samples:
             rows.get(sample.device, []).append(sample)
         columns = {d.uuid: _join([_columns(rows[d.uuid], d.kind)], d.kind) for d in known}
         return cls(known, columns, source, interval)
+
+
+def metric_names(columns: Columns) -> tuple[str, ...]:
+    """Return the metrics of a device's columns: those of its kind, and those asked for beside them."""
+    return tuple(name for name in columns if name not in ("time_ns", "monotonic_ns"))
+
+
+class SourceError(Exception):
+    """A source that can't be opened or read: what happened, and what to do next, each one sentence."""
+
+    def __init__(self, problem: str, fix: str = "") -> None:
+        self.problem = " ".join(problem.split())
+        self.fix = " ".join(fix.split())
+        super().__init__(f"{self.problem} {self.fix}".strip())
+
+    def _render_traceback_(self) -> list[str]:
+        # IPython asks for it: in a cell, too, this is one sentence and not a stack of our own functions.
+        return [str(self)]
 
 
 def _columns(samples: list[Sample], kind: str) -> Columns:
@@ -349,13 +322,8 @@ def _columns(samples: list[Sample], kind: str) -> Columns:
     return columns
 
 
-def metric_names(columns: Columns) -> tuple[str, ...]:
-    """The metrics of a device's columns: those of its kind, and those that were asked for beside them."""
-    return tuple(name for name in columns if name not in ("time_ns", "monotonic_ns"))
-
-
 def _join(parts: list[Columns], kind: str, metrics: Collection[str] | None = None) -> Columns:
-    """Parts one after the other, sorted by time, each time once."""
+    """Join parts, sorted by time, each time once."""
     if not parts:
         parts = [_columns([], kind)]
     times = np.concatenate([part["time_ns"] for part in parts])

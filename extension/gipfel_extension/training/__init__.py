@@ -1,1 +1,1 @@
-"""Launches and batch notebooks: from what a user asks for to a job of the scheduler."""
+"""Launches and batch notebooks: from a user's request to a job of the scheduler."""

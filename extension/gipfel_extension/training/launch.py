@@ -1,4 +1,4 @@
-"""Launching, and a launch that was started: everything is read from its folder, whoever started it."""
+"""Launching, and launches that were started: everything about one is read from its directory."""
 
 import contextlib
 import json
@@ -13,37 +13,39 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from gipfel_cluster.at_once import at_once
 from gipfel_cluster.broker.client import ask_now
-from gipfel_cluster.broker.messages import Done, Spot, SuperviseRequest, broker_socket
-from gipfel_cluster.broker.supervision import LOG, MODULE
+from gipfel_cluster.broker.messages import Done, PathRef, SuperviseRequest, broker_socket
 from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.runs import write_atomically
+from gipfel_cluster.scheduler.command import run_sync
+from gipfel_cluster.steps.served import LOG, MODULE
+from gipfel_cluster.workloads.directory import is_supervised, settled_in_queue
+from gipfel_cluster.workloads.submission import SubmissionContext, submission_context
 
 from ..telemetry.files import open_log, read_json, read_regular
 from .launches.attempt import PROBE_FILE, PROGRAM_FILE
-from .launches.folder import launches_folder, new_folder
-from .launches.lifeline import settled_in_queue, settled_state, supervised
+from .launches.folder import known_folders, new_folder
 from .launches.logs import Cursor, LogPage, read_logs
-from .launches.plan import LaunchPlan
 from .launches.planning import plan_launch, shown_command, started_command
 from .launches.progress import Progress, read_progress
-from .launches.ranks import RankNote, read_notes
-from .launches.state import (
+from .preflight import CheckOutcome, run_preflight
+from .record.spec import LaunchPlan, LaunchSpec
+from .record.state import (
     COMMAND,
+    EXIT,
     MOST_BYTES,
     PLAN,
     SPEC,
     STOP,
     LaunchState,
+    RankNote,
+    read_notes,
     read_state,
+    settled_state,
     write_state,
 )
-from .preflight import CheckOutcome, run_preflight
-from .spec import LaunchSpec
-from .standpoint import Standpoint, standpoint
 
-__all__ = ["Launch", "Launched", "launch"]
+__all__ = ["DryRun", "Launch", "launch", "running_same"]
 
 _PROGRAMS = {PROGRAM_FILE: "rank_program.py", "run.py": "run_program.py", PROBE_FILE: "probe_program.py"}
 _FIRST_S, _LONGEST_S = 0.2, 2.0
@@ -52,8 +54,8 @@ _ASK_S = 30.0
 _OUTCOMES = TypeAdapter(tuple[CheckOutcome, ...])
 
 
-class Launched(Frozen):
-    """What a dry run shows: the exact command, the pre-flight, and the folder, empty where none was made."""
+class DryRun(Frozen):
+    """Result of a dry run: the exact command, the pre-flight, and the directory, empty if there is none."""
 
     command: str
     preflight: tuple[CheckOutcome, ...] = ()
@@ -61,14 +63,14 @@ class Launched(Frozen):
 
 
 class Launch:
-    """A launch by its folder; it may run on another node, in a job that waits, or have ended long ago."""
+    """A launch by its directory; it may run on another node, in a job that waits, or have ended long ago."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @classmethod
     def open(cls, folder: Path | str) -> "Launch":
-        """The launch of a folder.
+        """Return the launch of a directory.
 
         Raises
         ------
@@ -81,17 +83,17 @@ class Launch:
 
     @property
     def state(self) -> LaunchState:
-        """What its supervisor, or whoever planned it, said last; ``lost`` where that was killed."""
+        """Return the last written state; ``lost`` if the supervisor was killed."""
         return settled_state(self.folder)
 
     @property
     def spec(self) -> LaunchSpec:
-        """What was asked for."""
+        """Return the spec as it was requested."""
         return LaunchSpec.model_validate_json(read_regular(self.folder / SPEC, MOST_BYTES))
 
     @property
     def resumed_spec(self) -> LaunchSpec:
-        """The same again, with the paths that it had, and told that it resumes where it has run before."""
+        """Return the spec for another start, with resolved paths, resuming if it has started before."""
         plan = LaunchPlan.load(self.folder)
         paths = {
             "directory": plan.directory,
@@ -106,12 +108,12 @@ class Launch:
 
     @property
     def command(self) -> str:
-        """The exact command."""
+        """Return the exact command."""
         return read_regular(self.folder / COMMAND, MOST_BYTES).decode(errors="replace")
 
     @property
     def started_command(self) -> str:
-        """The exact command of its last start, with its nodes and its port; empty before."""
+        """Return the exact command of the last start, with its nodes and port; empty before the first one."""
         try:
             return started_command(LaunchPlan.load(self.folder), self.folder)
         except GipfelError:
@@ -119,7 +121,7 @@ class Launch:
 
     @property
     def preflight(self) -> tuple[CheckOutcome, ...]:
-        """What was checked before it was started."""
+        """Return the outcomes of the checks before the start."""
         try:
             return _OUTCOMES.validate_python(read_json(self.folder / "preflight.json", MOST_BYTES))
         except (OSError, ValueError):
@@ -127,35 +129,42 @@ class Launch:
             return ()
 
     @property
+    def held_back(self) -> bool:
+        """Return whether its pre-flight kept it from starting, so that it can start later as it is."""
+        state = self.state
+        never = state.ended and state.outcome == "failed" and state.started_ns is None
+        return never and any(each.verdict == "fail" for each in self.preflight)
+
+    @property
     def ranks(self) -> dict[int, RankNote]:
-        """Where each rank runs."""
+        """Return where each rank runs."""
         return read_notes(self.folder)
 
     @property
     def silent(self) -> bool:
-        """Whether it claims to run and has said nothing for long: its supervisor may have been killed."""
+        """Return whether it is running by its state and has not reported for long: it may be dead."""
         state = self.state
         quiet = time.time_ns() - state.updated_ns > _SILENT_S * 1e9
-        return state.phase == "running" and quiet and not supervised(self.folder)
+        return state.phase == "running" and quiet and not is_supervised(self.folder)
 
     def settle(self) -> LaunchState:
-        """The state; where it waits, the queue is asked whether it still does."""
+        """Return the state, after asking the scheduler about a job that waits."""
         state = self.state
         if state.phase != "queued":
             return state
         with contextlib.suppress(GipfelError, OSError):
             plan = LaunchPlan.load(self.folder)
-            scheduler = standpoint(os.environ).scheduler(plan.scheduler) if plan.request else None
+            scheduler = submission_context(os.environ).scheduler(plan.scheduler) if plan.request else None
             return settled_in_queue(self.folder, state, scheduler)
         return state
 
     def logs(self, since: Cursor | None = None, *, ranks: tuple[int, ...] = ()) -> LogPage:
-        """What the ranks have said since a cursor, in the order of time; see `read_logs`."""
+        """Return the ranks' output since a cursor, ordered by time; see `read_logs`."""
         return read_logs(self.folder, since, ranks=ranks)
 
     @property
     def progress(self) -> Progress:
-        """The last of the user's own metrics of this launch."""
+        """Return the last of the user's own metrics of this launch."""
         return read_progress(self.folder, self.state)
 
     def stop(self) -> None:
@@ -166,32 +175,32 @@ class Launch:
         (self.folder / STOP).touch(mode=0o600)
         if state.phase == "queued" and state.job_id:
             plan = LaunchPlan.load(self.folder)
-            at_once(standpoint(os.environ).scheduler(plan.scheduler).cancel(state.job_id))
+            run_sync(submission_context(os.environ).scheduler(plan.scheduler).cancel(state.job_id))
         if state.phase in {"queued", "preflight"}:
             ended = {"phase": "ended", "outcome": "stopped", "exit_status": 143, "reason": "It was stopped."}
             write_state(self.folder, state.model_copy(update={**ended, "ended_ns": time.time_ns()}))
 
     def wait(
-        self, timeout: float | None = None, *, tell: Callable[["Launch"], None] | None = None
+        self, timeout: float | None = None, *, on_change: Callable[["Launch"], None] | None = None
     ) -> int | None:
         """Wait for its end and return its exit status; None where it still runs after `timeout` seconds."""
         end = None if timeout is None else time.monotonic() + timeout
         pause, asked = _FIRST_S, time.monotonic()
         while True:
-            if tell is not None:
-                tell(self)
+            if on_change is not None:
+                on_change(self)
             state = self.state
             if time.monotonic() - asked > _ASK_S:
                 asked = time.monotonic()
                 state = self.settle()
             if state.ended:
-                if tell is not None:
-                    tell(self)
+                if on_change is not None:
+                    on_change(self)
                 return 1 if state.exit_status is None else state.exit_status
             if end is not None and time.monotonic() > end:
                 return None
             time.sleep(pause)
-            pause = min(pause * 1.2, _LONGEST_S if tell is None else 0.5)
+            pause = min(pause * 1.2, _LONGEST_S if on_change is None else 0.5)
 
 
 def launch(
@@ -200,26 +209,29 @@ def launch(
     *,
     directory: Path | None = None,
     dry_run: bool = False,
-    tell: Callable[[CheckOutcome], None] | None = None,
-    planned: Callable[["Launch"], None] | None = None,
-    free: bool = False,
-) -> Launch | Launched:
-    """Check, plan and start a launch; it goes on whatever becomes of this process.
+    on_outcome: Callable[[CheckOutcome], None] | None = None,
+    on_planned: Callable[["Launch"], None] | None = None,
+    kill_holders: bool = False,
+    held: Path | None = None,
+) -> Launch | DryRun:
+    """Check, plan and start a launch; it keeps running when this process ends.
 
     Parameters
     ----------
     environment
-        The variables of this process, by which it is told where it is.
+        The variables of this process, which describe the job that it runs in.
     directory
         Where relative paths start.
     dry_run
         Show what would run, after the pre-flight, and start nothing.
-    tell
-        Is told each outcome of the pre-flight.
-    planned
-        Is given the launch before anything is checked: its exact command stands in the folder.
-    free
-        End processes of this user in this job that hold the launch's GPUs; `tell` is told of them before.
+    on_outcome
+        Is called with each outcome of the pre-flight.
+    on_planned
+        Is called with the launch before anything is checked: its directory holds the exact command.
+    kill_holders
+        End processes of this user in this job that hold its GPUs; `on_outcome` is called with them first.
+    held
+        The directory of a launch that its pre-flight held back, which starts now; by default a new one.
 
     Raises
     ------
@@ -227,25 +239,28 @@ def launch(
         The spec can't be carried out, or the pre-flight found what would make it fail.
     """
     environment = dict(os.environ) if environment is None else dict(environment)
-    if free and not spec.preflight:
-        raise GipfelError("Without the pre-flight nobody knows what to free.", "Leave --no-preflight out.")
-    here = standpoint(environment)
-    folder = new_folder(launches_folder(environment))
+    if kill_holders and not spec.preflight:
+        raise GipfelError("GPUs can only be freed with the pre-flight.", "Leave --no-preflight out.")
+    here = submission_context(environment)
+    folder = held or new_folder(environment)
+    (folder / EXIT).unlink(missing_ok=True)
     try:
         plan = plan_launch(spec, folder, here, environment, directory or Path.cwd())
-        _fill(folder, plan)
+        _write_files(folder, plan)
         state = write_state(folder, _first_state(plan, folder))
-        if planned is not None:
-            planned(Launch(folder))
-        freeing = free and not dry_run
-        outcomes = run_preflight(plan, environment, here, tell, free=freeing) if spec.preflight else ()
+        if on_planned is not None:
+            on_planned(Launch(folder))
+        killing = kill_holders and not dry_run
+        outcomes = (
+            run_preflight(plan, environment, here, on_outcome, kill_holders=killing) if spec.preflight else ()
+        )
         write_atomically(folder / "preflight.json", json.dumps([each.model_dump() for each in outcomes]))
         if dry_run:
-            return Launched(command=Launch(folder).command, preflight=outcomes)
-        _heed(outcomes, folder)
-        _start(plan, state, folder, environment, here)
+            return DryRun(command=Launch(folder).command, preflight=outcomes)
+        _raise_failures(outcomes, folder)
+        _start_supervisor(plan, state, folder, environment, here)
     except BaseException as error:
-        _forget(folder, error)
+        _mark_failed(folder, error)
         raise
     finally:
         if dry_run:
@@ -253,15 +268,40 @@ def launch(
     return Launch(folder)
 
 
-def _heed(outcomes: tuple[CheckOutcome, ...], folder: Path) -> None:
-    """Raise what keeps the launch from starting; where others hold its GPUs, it can go on later."""
+def running_same(spec: LaunchSpec, environment: Mapping[str, str], directory: Path) -> Launch | None:
+    """Return the newest launch of the same spec and directory that waits or runs; None if there is none.
+
+    A launch whose supervisor has been silent for long counts as gone.
+    """
+    started = str((directory / Path(spec.directory or ".").expanduser()).resolve())
+    for folder in reversed(known_folders(environment, everywhere=True)):
+        with contextlib.suppress(GipfelError, OSError, ValueError):
+            launch = Launch(folder)
+            # The process that runs a pre-flight may be gone; what is queued or runs needs no other process.
+            if launch.state.phase in {"preflight", "ended"} or launch.silent:
+                continue
+            plan = LaunchPlan.load(folder)
+            if plan.directory == started and _as_requested(plan.spec, spec.where) == _as_requested(
+                spec, spec.where
+            ):
+                return launch
+    return None
+
+
+def _as_requested(spec: LaunchSpec, where: str) -> LaunchSpec:
+    """Return the spec with resolved and check-only fields reset, for comparison."""
+    return spec.model_copy(update={"where": where, "preflight": True, "resume": False, "python": ""})
+
+
+def _raise_failures(outcomes: tuple[CheckOutcome, ...], folder: Path) -> None:
+    """Raise the outcome that keeps the launch from starting; if others hold its GPUs, it can start later."""
     for outcome in outcomes:
         if outcome.verdict == "fail":
-            kept = f" This launch is kept: `gipfel launch again {folder.name}`." if outcome.holders else ""
+            kept = f" This launch is kept: `gipfel rerun {folder.name}`." if outcome.holders else ""
             raise GipfelError(outcome.message, outcome.fix + kept)
 
 
-def _fill(folder: Path, plan: LaunchPlan) -> None:
+def _write_files(folder: Path, plan: LaunchPlan) -> None:
     write_atomically(folder / SPEC, plan.spec.model_dump_json(indent=1) + "\n")
     write_atomically(folder / PLAN, plan.model_dump_json(indent=1) + "\n")
     write_atomically(folder / COMMAND, shown_command(plan))
@@ -285,15 +325,19 @@ def _first_state(plan: LaunchPlan, folder: Path) -> LaunchState:
     )
 
 
-def _start(
-    plan: LaunchPlan, state: LaunchState, folder: Path, environment: Mapping[str, str], here: Standpoint
+def _start_supervisor(
+    plan: LaunchPlan,
+    state: LaunchState,
+    folder: Path,
+    environment: Mapping[str, str],
+    here: SubmissionContext,
 ) -> None:
     if plan.request is not None:
         variables = {**here.environment(), **plan.request.environment}
         request = plan.request.model_copy(update={"environment": variables})
         queued = write_state(folder, state.model_copy(update={"phase": "queued", "reason": "submitting"}))
-        job_id = at_once(here.scheduler(plan.scheduler).submit(request))
-        # The job may have begun meanwhile, and its supervisor said so.
+        job_id = run_sync(here.scheduler(plan.scheduler).submit(request))
+        # The job may have begun meanwhile, and its supervisor written its state.
         now = read_state(folder)
         if now.phase == "queued":
             write_state(folder, queued.model_copy(update={"job_id": job_id, "reason": ""}))
@@ -301,7 +345,7 @@ def _start(
     write_state(folder, state.model_copy(update={"phase": "queued", "reason": "its supervisor is started"}))
     socket = broker_socket(environment)
     if socket is not None:
-        ask_now(socket, SuperviseRequest(folder=Spot.of(folder)), Done)
+        ask_now(socket, SuperviseRequest(folder=PathRef.of(folder)), Done)
         return
     log = open_log(folder / LOG)
     try:
@@ -318,8 +362,8 @@ def _start(
         os.close(log)
 
 
-def _forget(folder: Path, error: BaseException) -> None:
-    """Say in the folder why nothing was started; a folder without a state is taken away."""
+def _mark_failed(folder: Path, error: BaseException) -> None:
+    """Write why nothing was started; remove a directory without a state."""
     try:
         state = read_state(folder)
     except GipfelError:
@@ -328,6 +372,6 @@ def _forget(folder: Path, error: BaseException) -> None:
     if not state.ended:
         ended: dict[str, Any] = {"phase": "ended", "outcome": "failed", "exit_status": 1}
         reason = (
-            str(error) if isinstance(error, GipfelError) else f"It was broken off: {type(error).__name__}."
+            str(error) if isinstance(error, GipfelError) else f"It was interrupted: {type(error).__name__}."
         )
         write_state(folder, state.model_copy(update={**ended, "reason": reason, "ended_ns": time.time_ns()}))

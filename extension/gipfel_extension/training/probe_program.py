@@ -36,7 +36,7 @@ def probe(words: list[str]) -> int:
 
 
 def package_folder(name: str) -> str:
-    """Where a package is; empty without it."""
+    """Return the path of a package; empty without it."""
     import importlib.machinery  # noqa: PLC0415
 
     found = importlib.machinery.PathFinder.find_spec(name)
@@ -94,7 +94,7 @@ def _gpus() -> list[list[str]]:
 
 
 def _start(pid: str) -> str:
-    """When a process began, in clock ticks: with its number its identity, as numbers are used again."""
+    """Return the start of a process in clock ticks: with its number its identity, as numbers are reused."""
     try:
         with open(f"/proc/{int(pid)}/stat", "rb") as file:  # noqa: PTH123
             return file.read().rpartition(b")")[2].split()[19].decode()
@@ -103,7 +103,7 @@ def _start(pid: str) -> str:
 
 
 def _space() -> str:
-    """Where numbers of processes mean what they mean here: the machine, its boot and the namespace."""
+    """Return the machine, boot and namespace in which process numbers are those seen here."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # noqa: PTH123
             return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115
@@ -112,7 +112,7 @@ def _space() -> str:
 
 
 def _who(pid: str) -> str:
-    """A process's program; of a notebook's kernel, which notebook, where its server says so."""
+    """Return a process's program; of a notebook's kernel the notebook, if its server tells it."""
     key = b"JPY_SESSION_NAME="
     found = [each[len(key) :] for each in _strings(pid, "environ") if each.startswith(key)]
     if found and found[0]:
@@ -129,7 +129,7 @@ def _strings(pid: str, name: str) -> list[bytes]:
 
 
 def _shown(name: bytes) -> str:
-    """The end of a name, in one line."""
+    """Return the end of a name, in one line."""
     text = name.decode(errors="replace")
     return "".join(letter if letter.isprintable() else " " for letter in text)[-200:].strip()
 

@@ -1,9 +1,9 @@
-"""The program of a launch inside the container: a copy of it lies in the launch's folder.
+"""The program of a launch inside the container: a copy of it lies in the launch's directory.
 
 It runs with the image's own Python, 3.9 or newer, and imports the standard library only.
 
 ``node``   becomes the launcher's command on this node
-``rank``   stands for one rank: says who it is, keeps its log, and starts what the user wants
+``rank``   runs as one rank: writes where it runs, keeps its log, and starts the user's program
 ``torch.distributed.run``   torchrun, whose rendezvous accepts this launch's own states only
 """
 
@@ -35,19 +35,19 @@ _KEY = "GIPFEL_RENDEZVOUS_KEY"
 
 
 def inside(*parts: str) -> str:
-    """A path in the launch's folder."""
+    """Return a path in the launch's directory."""
     return os.path.join(FOLDER, *parts)  # noqa: PTH118
 
 
 def attempt() -> dict[str, Any]:
-    """What the supervisor decided for this attempt."""
+    """Return the supervisor's decisions for this attempt."""
     with open(inside("attempt.json"), encoding="utf-8") as file:  # noqa: PTH123
         content: dict[str, Any] = json.load(file)
     return content
 
 
 def node_index(plan: dict[str, Any], environment: Any) -> int:
-    """Which of the launch's nodes this is."""
+    """Return the index of this node among the launch's nodes."""
     name = environment.get("GIPFEL_NODE") or environment.get("SLURMD_NODENAME") or ""
     if name in plan["nodes"]:
         return int(plan["nodes"].index(name))
@@ -76,7 +76,7 @@ def run_torchrun(words: list[str]) -> int:
     The key comes from the environment and is removed from it, so that ranks do not inherit it.
     """
     key = os.environ.pop(_KEY, "")
-    # The launch's folder: its files must not be mistaken for modules.
+    # The launch's directory: its files must not be mistaken for modules.
     sys.path[:] = [each for each in sys.path if each != FOLDER]
     # Its collections would take a sixth of the time that torch takes to load here, and find next to nothing.
     gc.disable()
@@ -121,7 +121,7 @@ class SealedBackend:
 
     @property
     def name(self) -> str:
-        """The name of the backend."""
+        """Return the name of the backend."""
         return "gipfel"
 
     def get_state(self) -> tuple[bytes, Any] | None:
@@ -151,7 +151,7 @@ class SealedBackend:
 
 
 def filled(command: list[str]) -> list[str]:
-    """A command with this interpreter and this file in it, without options that this torch does not know."""
+    """Return a command with this interpreter and file, without options that this torch does not know."""
     known = {"{python}": sys.executable, "{program}": os.path.abspath(__file__)}  # noqa: PTH100
     words = [known.get(word, word) for word in command]
     if not os.path.exists(os.path.join(package_folder("torch"), "numa", "binding.py")):  # noqa: PTH110, PTH118
@@ -160,7 +160,7 @@ def filled(command: list[str]) -> list[str]:
 
 
 def scrubbed(environment: Any) -> dict[str, str]:
-    """Variables without those of schedulers and launchers around."""
+    """Return variables without those of schedulers and launchers around."""
     return {
         name: value
         for name, value in environment.items()
@@ -203,7 +203,7 @@ def _virtual_environment(path: str) -> dict[str, str]:
 
 
 def _knows_new_names() -> bool:
-    """Whether torch warns of the flight recorder's older variables."""
+    """Return whether torch warns of the flight recorder's older variables."""
     try:
         with open(os.path.join(package_folder("torch"), "version.py"), encoding="utf-8") as file:  # noqa: PTH118, PTH123
             found = re.search(r"__version__ = ['\"](\d+)\.(\d+)", file.read())
@@ -213,7 +213,7 @@ def _knows_new_names() -> bool:
 
 
 class Rank:
-    """Stands for one rank from its start to its end."""
+    """Runs one rank from its start to its end."""
 
     def __init__(self) -> None:
         self.plan = attempt()
@@ -223,7 +223,7 @@ class Rank:
             self.environment.update(_own_identity(self.plan, os.environ))
         self.environment.update(common_environment(self.plan, self.environment))
         self.rank = int(self.environment["RANK"])
-        # Whoever has run before goes on from a checkpoint, if there is one.
+        # A program that has run before resumes from its checkpoint, if there is one.
         self.again = bool(self.plan.get("resume")) or os.path.exists(self.file("ranks", ".json", single=True))  # noqa: PTH110
         if self.again:
             self.environment["GIPFEL_RESUME"] = "1"
@@ -260,7 +260,7 @@ class Rank:
         return status if status >= 0 else 128 - status
 
     def command(self) -> list[str]:
-        """What this rank runs."""
+        """Return the argv of this rank."""
         notebook = self.plan.get("notebook")
         if self.rank == 0 and notebook:
             return [*notebook, sys.executable]
@@ -279,8 +279,8 @@ class Rank:
                         child.send_signal(signal.SIGUSR1)
 
     def pass_on(self, number: int, _frame: Any) -> None:
-        """Pass a signal on."""
-        # What comes to a whole job reaches the program by itself; the supervisor tells each rank once.
+        """Forward a signal."""
+        # A signal to the whole job reaches the program by itself; the supervisor asks each rank once.
         if signal.Signals(number).name in _ASKS:
             self.asked = True
             if self.child is not None:
@@ -309,14 +309,14 @@ class Rank:
             _write_json(path, failure(self.rank, self.node, how, "", ""))
 
     def file(self, folder: str, suffix: str, single: bool = False) -> str:  # noqa: FBT001, FBT002
-        """A file of this rank; of this very start of it unless ``single``."""
+        """Return a file of this rank; of this very start of it unless ``single``."""
         os.makedirs(inside(folder), mode=0o700, exist_ok=True)  # noqa: PTH103
         name = f"{self.rank}" if single else f"{self.plan['number']}-{self.restart}-{self.rank}"
         return inside(folder, name + suffix)
 
 
 def failure(rank: int, node: str, message: str, where: str, trace: str) -> dict[str, Any]:
-    """What a failed rank leaves."""
+    """Return the content of a failed rank's error file."""
     return {
         "rank": rank, "node": node, "time_ns": time.time_ns(), "message": message[:2000], "where": where,
         "traceback": trace[-8000:],
@@ -324,7 +324,7 @@ def failure(rank: int, node: str, message: str, where: str, trace: str) -> dict[
 
 
 def package_folder(name: str) -> str:
-    """Where a package is; empty without it. It is not imported, which takes seconds with torch."""
+    """Return the path of a package, or empty, without importing it, which takes seconds with torch."""
     import importlib.machinery  # noqa: PLC0415
 
     found = importlib.machinery.PathFinder.find_spec(name)
@@ -349,7 +349,7 @@ def _own_identity(plan: dict[str, Any], environment: Any) -> dict[str, str]:
 
 
 def _asked_at(name: str) -> int:
-    """When the supervisor or a user last touched a file of the launch's folder."""
+    """Return when the supervisor or a user last touched a file of the launch's directory."""
     try:
         return os.stat(inside(name)).st_mtime_ns  # noqa: PTH116
     except OSError:

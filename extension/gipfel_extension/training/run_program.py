@@ -1,6 +1,6 @@
-"""The program of what a user launches, inside the container: a script, a module, or a notebook as a script.
+"""The program that runs a user's code inside the container: a script, a module, or a notebook as a script.
 
-A copy of it lies in the launch's folder; each rank runs it with the image's own Python, 3.9 or newer. It
+A copy of it lies in the launch's directory; each rank runs it with the image's own Python, 3.9 or newer. It
 imports the standard library only, and shares no code with the other programs, since a rank may be anywhere.
 """
 
@@ -18,19 +18,19 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - qu
 
 
 def inside(*parts: str) -> str:
-    """A path in the launch's folder."""
+    """Return a path in the launch's directory."""
     return os.path.join(FOLDER, *parts)  # noqa: PTH118
 
 
 def attempt() -> dict[str, Any]:
-    """What the supervisor decided for this attempt."""
+    """Return the supervisor's decisions for this attempt."""
     with open(inside("attempt.json"), encoding="utf-8") as file:  # noqa: PTH123
         content: dict[str, Any] = json.load(file)
     return content
 
 
 def failure(rank: int, node: str, message: str, where: str, trace: str) -> dict[str, Any]:
-    """What a failed rank leaves."""
+    """Return the content of a failed rank's error file."""
     return {
         "rank": rank, "node": node, "time_ns": time.time_ns(), "message": message[:2000], "where": where,
         "traceback": trace[-8000:],
@@ -38,7 +38,7 @@ def failure(rank: int, node: str, message: str, where: str, trace: str) -> dict[
 
 
 def _asked_at(name: str) -> int:
-    """When the supervisor or a user last touched a file of the launch's folder."""
+    """Return when the supervisor or a user last touched a file of the launch's directory."""
     try:
         return os.stat(inside(name)).st_mtime_ns  # noqa: PTH116
     except OSError:
@@ -82,7 +82,7 @@ def run_user() -> int:
 
 
 def _watch_for_requests() -> None:
-    """Dump the flight recorder whenever somebody asks, such as while all ranks hang."""
+    """Dump the flight recorder whenever it is requested, for example while all ranks hang."""
     seen = _asked_at("dump")
     while True:
         time.sleep(1.0)
@@ -105,7 +105,7 @@ def dump_flight() -> None:
         path = inside("flight_recorder", "rank_" + os.environ.get("RANK", "0"))
         with open(path, "wb", opener=_private) as file:
             file.write(max(found, key=len, default=b""))
-    except Exception as error:  # noqa: BLE001 - a dump less is no failed training
+    except Exception as error:  # noqa: BLE001 - a missing dump must not fail the training
         sys.stderr.write(f"gipfel: the flight recorder could not be dumped: {error}\n")
 
 
@@ -131,7 +131,7 @@ def _execute(plan: dict[str, Any]) -> None:
 
 
 def notebook_cells(path: str, parameters: dict[str, Any]) -> list[tuple[str, str]]:
-    """The code of a notebook for ranks beside the one that runs it, cell by cell, with its parameters set."""
+    """Return a notebook's code for the ranks other than 0, cell by cell, with its parameters set."""
     with open(path, encoding="utf-8") as file:  # noqa: PTH123
         cells = json.load(file)["cells"]
     given = "".join(f"{name} = {value!r}\n" for name, value in parameters.items())
@@ -188,7 +188,7 @@ def traced(plan: dict[str, Any]) -> Any:
     path = os.path.join(folder, f"rank-{os.environ.get('RANK', '0')}.json")  # noqa: PTH118
 
     def keep(done: Any) -> None:
-        # Whoever looks while the training goes on finds a whole trace or none.
+        # Readers during the training find a whole trace or none.
         done.export_chrome_trace(path + ".part")
         os.replace(path + ".part", path)  # noqa: PTH105
 
@@ -202,7 +202,7 @@ def traced(plan: dict[str, Any]) -> Any:
         handle.remove()
         try:
             tracer.stop()
-        except Exception as error:  # noqa: BLE001 - a trace less is no failed training
+        except Exception as error:  # noqa: BLE001 - a missing trace must not fail the training
             sys.stderr.write(f"gipfel: the profiler failed: {error}\n")
 
     return end

@@ -1,5 +1,5 @@
-"""Vetting: is each node of an allocation fit for a large run, and if not, which part of it is to blame.
+"""Vetting: find unhealthy nodes before training, and the part of each that is at fault.
 
-Nothing is imported here: the readings of GPUs (`gpus`), the figures and the probes (`checks/probes`) are used
-where pydantic is not installed.
+Nothing is imported here: the GPU readings (`gpus`), the statistics, the reference values and the probes
+(`checks/probes`) are used where pydantic is not installed.
 """

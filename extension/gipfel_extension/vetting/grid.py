@@ -1,6 +1,11 @@
-"""A report as people look at it: nodes x checks, bad nodes first, as many rows as a page can show."""
+"""Report as a grid of nodes x checks, bad nodes first, as many rows as a page can show.
+
+`grid_of` builds it for every view; `grid_html` draws it without scripts, for executed notebooks and paper.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from html import escape
 
 from gipfel_cluster.model import Frozen, one_line
 
@@ -26,10 +31,28 @@ MOST_ROWS = 60
 _MOST_CULPRITS = 20
 _MOST_NAMES = 4
 _LONGEST = 400
+_STYLE = """<style>
+.gipfel-vetting{color-scheme:light dark;font:13px/1.4 system-ui,sans-serif;max-width:100%}
+.gipfel-vetting .scroll{overflow-x:auto}
+.gipfel-vetting table{border-collapse:collapse}
+.gipfel-vetting th,.gipfel-vetting td{background:none;border:1px solid #8886;padding:1px 6px;
+text-align:center}
+.gipfel-vetting th[scope=row]{font-weight:normal;text-align:left}
+.gipfel-vetting thead th{font-weight:normal}
+.gipfel-vetting table{font:inherit}
+.gipfel-vetting .bad{color:var(--jp-error-color1,#c62828);font-weight:bold}
+.gipfel-vetting .odd{color:var(--jp-warn-color1,#9a6700);font-weight:bold}
+.gipfel-vetting .good{color:var(--jp-success-color1,#2e7d32)}
+.gipfel-vetting li{overflow-wrap:anywhere}
+@media (prefers-color-scheme:dark){.gipfel-vetting .bad{color:var(--jp-error-color1,#ff8a80)}
+.gipfel-vetting .odd{color:var(--jp-warn-color1,#fc6)}
+.gipfel-vetting .good{color:var(--jp-success-color1,#81c784)}}
+</style>"""
+_CLASSES = {"fail": "bad", "degraded": "odd", "inconclusive": "odd", "not_run": "odd", "pass": "good"}
 
 
 class GridCell(Frozen):
-    """One check on one node: a verdict, or one of the words above, and why in one sentence."""
+    """One check on one node: a verdict, or one of the words above, with its reason in one sentence."""
 
     verdict: str
     reason: str = ""
@@ -45,8 +68,8 @@ class GridRow(Frozen):
     cells: tuple[GridCell, ...]
 
 
-class Culprit(Frozen):
-    """Problem with its subjects: the nodes, GPUs or links that share a verdict.
+class FaultyComponent(Frozen):
+    """Nodes, GPUs or links that share a verdict, with its reason.
 
     The owner says whose fault it is, which may be none of theirs.
     """
@@ -84,7 +107,7 @@ class VettingGrid(Frozen):
     checks: tuple[str, ...]
     rows: tuple[GridRow, ...]
     more: dict[str, int]
-    culprits: tuple[Culprit, ...]
+    culprits: tuple[FaultyComponent, ...]
     more_culprits: int
     exclude: str
     outcome: str
@@ -92,7 +115,7 @@ class VettingGrid(Frozen):
 
     @property
     def heading(self) -> str:
-        """How far it is, or what came of it, in a few words."""
+        """Return the progress or the outcome in a few words."""
         nodes = f"{self.nodes} node{'' if self.nodes == 1 else 's'}"
         if self.ended_ns is None:
             return f"{self.done} of {nodes} done ({self.protocol})"
@@ -102,7 +125,7 @@ class VettingGrid(Frozen):
 
 
 def grid_of(report: VettingReport, *, most_rows: int = MOST_ROWS) -> VettingGrid:
-    """The grid of a report with at most `most_rows` rows."""
+    """Return the grid of a report with at most `most_rows` rows."""
     found = _worst_of_each(report.results)
     checks = [each.name for each in report.checks]
     common = {check: found[("", check)] for check in checks if ("", check) in found}
@@ -113,7 +136,7 @@ def grid_of(report: VettingReport, *, most_rows: int = MOST_ROWS) -> VettingGrid
     accused = {each.node for each in report.results if each.node and _tells(each)}
     ordered = sorted(report.nodes, key=lambda each: _place(each, accused, ended=ended))
     shown = ordered[:most_rows]
-    culprits = _culprits(report.results)
+    culprits = _faulty_components(report.results)
     return VettingGrid(
         protocol=report.protocol,
         started_ns=report.started_ns,
@@ -144,7 +167,7 @@ def _tells(result: CheckResult) -> bool:
 
 
 def _worst_of_each(results: Iterable[CheckResult]) -> dict[tuple[str, str], list[CheckResult]]:
-    """Results by node and check, the worst first; those of links are nobody's cell."""
+    """Return the results by node and check, the worst first; those of links have no cell."""
     found: dict[tuple[str, str], list[CheckResult]] = {}
     for each in results:
         if each.node or "|" not in each.subject:
@@ -184,7 +207,7 @@ def _reason(results: Sequence[CheckResult], node: str) -> str:
     return _cut(f"{whose}{worst.reason}{more}")
 
 
-def _culprits(results: Iterable[CheckResult]) -> list[Culprit]:
+def _faulty_components(results: Iterable[CheckResult]) -> list[FaultyComponent]:
     bad = [each for each in results if each.verdict is not Verdict.PASS and not each.left_out]
     # What decides, and what failed, comes first; "not run" follows from something else as a rule.
     rank = {Verdict.FAIL: 0, Verdict.DEGRADED: 1, Verdict.INCONCLUSIVE: 2, Verdict.NOT_RUN: 3}
@@ -193,7 +216,7 @@ def _culprits(results: Iterable[CheckResult]) -> list[Culprit]:
     for each in bad:
         groups.setdefault((each.reason, each.verdict, each.owner), []).append(each)
     return [
-        Culprit(
+        FaultyComponent(
             who=_names(_who(each) for each in group),
             checks=_names(each.check for each in group),
             verdict=verdict.value,
@@ -228,3 +251,58 @@ def _names(names: Iterable[str]) -> str:
 def _cut(text: str) -> str:
     text = one_line(text)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def grid_html(grid: VettingGrid) -> str:
+    """Return the grid as one element with its own style; every text in it is escaped."""
+    when = datetime.fromtimestamp(grid.started_ns / 1e9, UTC)
+    said = f'<time datetime="{when:%Y-%m-%dT%H:%M}Z">{when:%Y-%m-%d %H:%M} UTC</time>'
+    parts = [f"<p><strong>Vetting: {_text(grid.heading)}</strong> <small>{said}</small></p>"]
+    if grid.rows:
+        heads = "".join(f"<th scope='col'>{_text(check)}</th>" for check in grid.checks)
+        rows = "".join(_html_row(row, grid.checks) for row in grid.rows)
+        parts.append(
+            f"<div class='scroll'><table><thead><tr><th scope='col'>node</th>{heads}<th scope='col'>verdict"
+            f"</th></tr></thead><tbody>{rows}</tbody></table></div>"
+        )
+    if grid.more:
+        rest = ", ".join(f"{number} {_text(_word(word))}" for word, number in grid.more.items())
+        parts.append(f"<p>and more nodes: {rest}</p>")
+    if grid.culprits:
+        parts.append(f"<ul>{''.join(map(_component_html, grid.culprits))}</ul>")
+    if grid.more_culprits:
+        parts.append(f"<p>and {grid.more_culprits} more reasons in the report</p>")
+    if grid.outcome:
+        parts.append(f"<p>{_text(grid.outcome)}</p>")
+    if grid.exclude:
+        parts.append(f"<p><code>--exclude={_text(grid.exclude)}</code></p>")
+    return f"<div class='gipfel-vetting'>{_STYLE}{''.join(parts)}</div>"
+
+
+def _html_row(row: GridRow, checks: tuple[str, ...]) -> str:
+    cells = []
+    for check, cell in zip(checks, row.cells, strict=True):
+        said = _text(f"{check}: {_word(cell.verdict)}. {cell.reason}".strip())
+        shape = CELL_SHAPES.get(cell.verdict, "·")
+        cells.append(
+            f'<td class=\'{_CLASSES.get(cell.verdict, "")}\' title="{said}" aria-label="{said}">{shape}</td>'
+        )
+    word = _text(_word(row.verdict))
+    return f"<tr><th scope='row'>{_text(row.node)}</th>{''.join(cells)}<td>{word}</td></tr>"
+
+
+def _component_html(culprit: FaultyComponent) -> str:
+    head = f"{CELL_SHAPES.get(culprit.verdict, '')} {culprit.who}"
+    whose = f" ({culprit.owner})" if culprit.owner not in {"", Owner.NODE} else ""
+    text = f"{culprit.checks}: {_word(culprit.verdict)}{whose}. {culprit.reason} {culprit.fix}".strip()
+    kind = _CLASSES.get(culprit.verdict, "")
+    return f"<li><span class='{kind}'>{_text(head)}</span> · {_text(text)}</li>"
+
+
+def _word(verdict: str) -> str:
+    return verdict.replace("_", " ")
+
+
+def _text(text: str) -> str:
+    """Return a text escaped for an element and for an attribute, on one line, without control characters."""
+    return escape(one_line(text), quote=True)

@@ -1,4 +1,4 @@
-"""The node outside its GPUs: files, programs, names, sockets and clocks, as checks ask for them."""
+"""Node outside its GPUs: files, programs, names, sockets and clocks, as checks use them."""
 
 import os
 import pwd
@@ -20,54 +20,54 @@ _LARGEST_TEXT = 4_000_000
 
 @dataclass(frozen=True)
 class Ran:
-    """How a program ended, and what it printed on standard output and error together."""
+    """Exit status of a program, and its standard output and error together."""
 
     status: int
     output: str
 
 
 class Host(Protocol):
-    """What checks ask of a node; everything may raise OSError."""
+    """Node as checks use it; every method may raise OSError."""
 
     def text(self, path: str) -> str:
-        """The content of a small file."""
+        """Return the content of a small file."""
 
     def names(self, folder: str) -> list[str]:
-        """What lies in a folder, sorted."""
+        """Return the entries of a directory, sorted."""
 
     def run(self, argv: Sequence[str], seconds: float) -> Ran:
-        """A program of this node; FileNotFoundError where it isn't there, TimeoutError if it doesn't end."""
+        """Run a program; raise FileNotFoundError where it is missing, TimeoutError where it doesn't end."""
 
     def affinity(self) -> frozenset[int]:
-        """The CPUs that this process may run on."""
+        """Return the CPUs that this process may run on."""
 
     def user(self) -> str:
-        """The name of this process's user."""
+        """Return the name of this process's user."""
 
     def resolve(self, name: str) -> list[str]:
-        """The addresses of a host name."""
+        """Return the addresses of a host name."""
 
     def connect(self, host: str, port: int, seconds: float) -> None:
         """Open a TCP connection and close it."""
 
     def clock_offset(self, server: str, seconds: float) -> float:
-        """Seconds by which an NTP server's clock is ahead of this node's."""
+        """Return the seconds by which an NTP server's clock is ahead of this node's."""
 
 
-class ThisHost:
-    """The machine that this process runs on."""
+class LocalHost:
+    """Machine that this process runs on."""
 
     def text(self, path: str) -> str:
-        """The content of a small file."""
+        """Return the content of a small file."""
         with Path(path).open(errors="replace") as file:
             return file.read(_LARGEST_TEXT)
 
     def names(self, folder: str) -> list[str]:
-        """What lies in a folder, sorted."""
+        """Return the entries of a directory, sorted."""
         return sorted(each.name for each in Path(folder).iterdir())
 
     def run(self, argv: Sequence[str], seconds: float) -> Ran:
-        """A program of this node."""
+        """Run a program of this node."""
         try:
             done = subprocess.run(
                 list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -78,15 +78,15 @@ class ThisHost:
         return Ran(done.returncode, done.stdout[:_LARGEST_TEXT].decode(errors="replace"))
 
     def affinity(self) -> frozenset[int]:
-        """The CPUs that this process may run on."""
+        """Return the CPUs that this process may run on."""
         return frozenset(os.sched_getaffinity(0))
 
     def user(self) -> str:
-        """The name of this process's user; KeyError where the container knows none."""
+        """Return the name of this process's user; KeyError where the container has no entry."""
         return pwd.getpwuid(os.getuid()).pw_name
 
     def resolve(self, name: str) -> list[str]:
-        """The addresses of a host name."""
+        """Return the addresses of a host name."""
         return sorted({str(each[4][0]) for each in socket.getaddrinfo(name, None)})
 
     def connect(self, host: str, port: int, seconds: float) -> None:
@@ -94,7 +94,7 @@ class ThisHost:
         socket.create_connection((host, port), timeout=seconds).close()
 
     def clock_offset(self, server: str, seconds: float) -> float:
-        """Ask an NTP server once; half of the way there and back is taken off."""
+        """Query an NTP server once; half of the round trip is subtracted."""
         name, _, port = server.partition(":")
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
             link.settimeout(seconds)
@@ -103,6 +103,6 @@ class ThisHost:
             answer = link.recv(512)
             received = time.time()
         if len(answer) < 48:
-            raise OSError(f"{server} answered something that is no NTP.")
+            raise OSError(f"{server} gave an answer that is not NTP.")
         whole, part = struct.unpack("!II", answer[40:48])
         return float(whole - _NTP_EPOCH + part / 2**32 - (sent + received) / 2)

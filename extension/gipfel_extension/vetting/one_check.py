@@ -1,4 +1,7 @@
-"""One check on one node, so that whatever happens is a verdict: exceptions, missing tools, time limits."""
+"""Run one check on one node: exceptions, missing tools and time limits become verdicts.
+
+`unmet` looks for what a check requires of the image; nothing is installed.
+"""
 
 import threading
 import time
@@ -6,25 +9,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import InvalidVersion, Version
 from pydantic import ValidationError
 
 from gipfel_cluster.model import one_line
 
-from .check import Check, CheckContext, GroupCheck, Missing
-from .checks.registry import UnknownCheck, check_class
-from .gpus.reading import ReadingError
+from .check import Check, CheckContext, GroupCheck, Missing, UnknownCheck, check_class
+from .gpus import ReadingError
 from .model import CheckResult, Finding, Owner, Scope, Verdict
-from .probing import ProbeSpec
+from .probing import ProbeRunner, ProbeSpec, probe_file
 from .protocol import ProtocolCheck
-from .requirements import unmet
 from .threshold import judge
 
+_LIMIT_S = 30.0
 #: Where neither the protocol nor the check says how long it may take.
 DEFAULT_LIMIT_S = 60.0
 
 
 def time_limit(entry: ProtocolCheck) -> float:
-    """Seconds that a check may take on a node or a group."""
+    """Return the seconds that a check may take on a node or a group."""
     if entry.time_limit_s is not None:
         return entry.time_limit_s
     try:
@@ -34,7 +38,7 @@ def time_limit(entry: ProtocolCheck) -> float:
 
 
 def is_group(entry: ProtocolCheck) -> bool:
-    """Whether the check is a probe on a group of ranks, which the coordinator starts; not if it is broken."""
+    """Return whether the check is a probe on a group of ranks; False for an entry that can't be run."""
     try:
         return not entry.problem and hasattr(check_class(entry.type), "probe")
     except UnknownCheck:
@@ -50,7 +54,7 @@ def uses_torch(entry: ProtocolCheck) -> bool:
 
 
 def group_probe(entry: ProtocolCheck) -> ProbeSpec:
-    """What each rank of a group runs for this check.
+    """Return what each rank of a group runs for this check.
 
     Raises
     ------
@@ -59,7 +63,7 @@ def group_probe(entry: ProtocolCheck) -> ProbeSpec:
     """
     check = _check_of(entry)
     if not isinstance(check, GroupCheck):
-        raise ValueError(f"{entry.type} is no check of a group.")  # noqa: TRY004 - it is the entry that is wrong
+        raise ValueError(f"{entry.type} is not a group check.")  # noqa: TRY004 - it is the entry that is wrong
     spec = check.probe(time_limit(entry))
     if entry.scope is Scope.PAIR and entry.parameters.get("per_gpu") is None:
         # One rank on each side shows one path; several share it, and hide which of them is slow.
@@ -68,7 +72,7 @@ def group_probe(entry: ProtocolCheck) -> ProbeSpec:
 
 
 def run_check(entry: ProtocolCheck, context: CheckContext) -> list[CheckResult]:
-    """The results of a check on this node; never empty, never an exception, never later than its time limit.
+    """Return the results of a check on this node; never empty, never an exception, never late.
 
     For a check of a group it says whether this node lacks something: empty where the group can start.
     """
@@ -133,10 +137,50 @@ def _result(
 
 
 def _within(limit: float, work: Callable[[], Sequence[Finding]]) -> Sequence[Finding] | None:
-    """What the work returns, or None at the limit: a thread, as a dead file system can't be interrupted."""
+    """Return what the work returns, None at the limit; a thread, as a dead file system can't be stopped."""
     answers: list[Sequence[Finding]] = []
     thread = threading.Thread(target=lambda: answers.append(work()), daemon=True, name="gipfel-check")
     thread.start()
     thread.join(limit)
     # A thread that died without an answer has not passed either.
     return answers[0] if answers else (None if thread.is_alive() else [_unfinished("The check died.", "")])
+
+
+def unmet(requirements: Sequence[str], probes: ProbeRunner) -> Finding | None:
+    """Return a finding for the first requirement that the image lacks; None if all are met."""
+    if not requirements:
+        return None
+    wanted: dict[str, Requirement] = {}
+    for text in requirements:
+        try:
+            wanted[text] = Requirement(text)
+        except InvalidRequirement:
+            return _lacking(f"{text[:80]!r} is not a valid requirement.", "Write it like 'torch>=2.5'.")
+    names = [each.name for each in wanted.values()]
+    spec = ProbeSpec(argv=(probe_file("versions"),), request={"names": list(names)}, time_limit_s=_LIMIT_S)
+    answer = probes.run(spec)
+    if answer.error:
+        return _lacking(
+            f"The image's packages can't be listed: {answer.error}", "See whether it has a Python."
+        )
+    for text, requirement in wanted.items():
+        version = answer.evidence.get(requirement.name)
+        if not isinstance(version, str):
+            return _lacking(
+                f"The image lacks {text}.", "Put it into the image: nothing is installed at run time."
+            )
+        if not _fits(requirement, version):
+            fix = "Change the image or the protocol: nothing is installed at run time."
+            return _lacking(f"The protocol requires {text}, the image has {version}.", fix)
+    return None
+
+
+def _fits(requirement: Requirement, version: str) -> bool:
+    try:
+        return requirement.specifier.contains(Version(version), prereleases=True)
+    except InvalidVersion:
+        return not requirement.specifier
+
+
+def _lacking(reason: str, fix: str) -> Finding:
+    return Finding(verdict=Verdict.NOT_RUN, reason=reason, fix=fix, owner=Owner.IMAGE)

@@ -1,8 +1,8 @@
-"""Probes: single files for the image's own Python, asked in JSON and answering in JSON.
+"""Probes: single files that the image's own Python runs, JSON in and JSON out.
 
 A probe reads one JSON document from its standard input and prints one line ``{"gipfel_probe": 1, …}``;
-whatever else a library prints is passed over. It gets rank, world size and master through the environment, as
-torch.distributed reads them.
+other lines, such as a library's, are skipped. It gets rank, world size and master through the environment,
+as torch.distributed reads them.
 """
 
 import json
@@ -44,12 +44,12 @@ class ProbeSpec(Frozen):
     torch: bool = False
 
     def stdin(self) -> bytes:
-        """What the probe reads."""
+        """Return the probe's standard input."""
         return json.dumps(self.request).encode()
 
 
 class ProbeAnswer(Frozen):
-    """What one probe process said.
+    """Answer of one probe process.
 
     Parameters
     ----------
@@ -76,16 +76,16 @@ class ProbeRunner(Protocol):
     """Runs probes on this node, one at a time."""
 
     def run(self, spec: ProbeSpec) -> ProbeAnswer:
-        """The probe's answer; everything that goes wrong is its `error`."""
+        """Return the probe's answer; every failure is its `error`."""
 
 
 def probe_file(name: str) -> str:
-    """The path of a shipped probe."""
+    """Return the path of a shipped probe."""
     return str(PROBES / f"{name}.py")
 
 
 def read_answer(output: bytes, *, status: int | None, said: str = "") -> ProbeAnswer:
-    """What a probe printed, or why that is no answer.
+    """Return the probe's answer, or an answer with the error.
 
     Parameters
     ----------
@@ -107,4 +107,4 @@ def read_answer(output: bytes, *, status: int | None, said: str = "") -> ProbeAn
             continue
     last = next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "nothing")
     ended = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-    return ProbeAnswer(error=f"The probe {ended} without an answer; it said: {last[:300]}")
+    return ProbeAnswer(error=f"The probe {ended} without an answer; its last output: {last[:300]}")

@@ -1,4 +1,4 @@
-"""A protocol: which checks vet a node, with which limits, and what is tolerated."""
+"""Protocol: the checks that vet a node, with their limits and tolerances."""
 
 import hashlib
 from typing import Annotated
@@ -52,7 +52,7 @@ class ProtocolCheck(Frozen):
     line: int = 0
 
     def vets(self, verdict: Verdict) -> bool:
-        """Whether a node with this verdict is fit as far as this check goes."""
+        """Return whether a node with this verdict is fit as far as this check goes."""
         return verdict is Verdict.PASS or (verdict is Verdict.DEGRADED and self.tolerate_degraded)
 
     def without_object(self, node: str, reason: str) -> CheckResult:
@@ -68,7 +68,7 @@ class ProtocolCheck(Frozen):
         return result.model_copy(update={"evidence": evidence, "owner": Owner.PROTOCOL})
 
     def not_run(self, subject: str, node: str, reason: str, fix: str = "") -> CheckResult:
-        """The verdict where this check gave none."""
+        """Return the verdict where this check gave none."""
         return CheckResult(
             check=self.name, type=self.type, scope=self.scope, subject=subject, node=node,
             verdict=Verdict.NOT_RUN, reason=reason, fix=fix, severity=self.severity,
@@ -76,7 +76,7 @@ class ProtocolCheck(Frozen):
 
 
 class VettingProtocol(Frozen):
-    """A protocol as loaded.
+    """Protocol after loading.
 
     Parameters
     ----------
@@ -95,18 +95,18 @@ class VettingProtocol(Frozen):
 
     @property
     def runnable(self) -> tuple[ProtocolCheck, ...]:
-        """The checks that can be run, in their order."""
+        """Return the checks that can be run, in their order."""
         return tuple(check for check in self.checks if not check.problem)
 
     @property
     def digest(self) -> str:
-        """Names what its checks demand: another one is another protocol, whatever it is called."""
+        """Return a digest of what its checks demand; it identifies a protocol whatever its name."""
         told = {"line", "notes", "problem", "fix"}
         demands = "\n".join(check.model_dump_json(exclude=told) for check in self.checks)
         return hashlib.sha256(demands.encode()).hexdigest()[:16]
 
     def problems(self) -> tuple[CheckResult, ...]:
-        """What is wrong with the protocol itself, as verdicts that count for every node."""
+        """Return problems of the protocol itself, as verdicts that count for every node."""
         results = []
         for check in self.checks:
             if check.problem:

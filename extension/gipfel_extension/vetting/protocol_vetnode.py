@@ -1,4 +1,4 @@
-"""vetnode's checks by their dotted type names, mapped to ours.
+"""Protocols of vetnode: its checks by their dotted type names, mapped to ours.
 
 Its keys are read as it reads them: sizes and bandwidths in powers of 2, memory as a share of the whole.
 """
@@ -10,14 +10,16 @@ from pydantic import BeforeValidator, Field, JsonValue, ValidationError
 
 from gipfel_cluster.model import Frozen, one_line
 
-from .checks.registry import check_class
+from .check import check_class
 from .protocol import ProtocolCheck
-from .protocol_entry import KEYS, broken, near, telling, validated
-from .protocol_yaml import YamlMapping
+from .protocol_entry import KEYS, YamlMapping, broken, near, telling, validated
 from .quantities import quantity
 
 PREFIX = "vetnode."
 _MODULES = "vetnode.evaluations."
+#: What our own checks do without; torch they need, and it is looked for in the image.
+_OWN = ("numpy", "cuda-python", "hip-python", "cuda-bindings", "cupy")
+_LISTING_3 = ("nccl_eval.NCCEval", "nccl_eval.NCCLEval")
 
 
 def _size(value: Any) -> int:
@@ -39,7 +41,7 @@ class Gpu(Frozen):
     max_used_memory: Annotated[float, Field(ge=0, le=1)]
 
     def ours(self) -> list[dict[str, Any]]:
-        """Two checks: each has its own verdict."""
+        """Return two checks: each has its own verdict."""
         # vetnode refuses a temperature that is equal to the limit; ours are whole degrees.
         most = self.max_temp - 0.5
         return [
@@ -54,7 +56,7 @@ class EnvVar(Frozen):
     expected: dict[str, str | None] = Field(min_length=1)
 
     def ours(self) -> list[dict[str, Any]]:
-        """The same."""
+        """Return the same check of ours."""
         return [{"type": "environment", "parameters": {"expected": dict(self.expected)}}]
 
 
@@ -64,7 +66,7 @@ class Cuda(Frozen):
     cuda_home: str | None = None
 
     def ours(self) -> list[dict[str, Any]]:
-        """A product with its values checked on every GPU, not on the first alone."""
+        """Return a product with its values checked on every GPU, not on the first alone."""
         small = {"type": "matmul", "parameters": {"size": 2048, "device": "cuda"}}
         if not self.cuda_home:
             return [small]
@@ -79,7 +81,7 @@ class Internet(Frozen):
     timeout: Annotated[float, Field(gt=0, le=600)] = 3
 
     def ours(self) -> list[dict[str, Any]]:
-        """The same."""
+        """Return the same check of ours."""
         return [
             {
                 "type": "internet",
@@ -89,7 +91,7 @@ class Internet(Frozen):
 
 
 class WarmUp(Frozen):
-    """What is sent before anything is measured."""
+    """Warm-up before the measurement."""
 
     payload: Size = 256 * 2**20
     runs: Annotated[int, Field(ge=0, le=100)] = 3
@@ -117,7 +119,7 @@ class NcclLib(_Collective):
     method: Literal["allreduce"] = "allreduce"
 
     def ours(self) -> list[dict[str, Any]]:
-        """Intranode on every node, not on the first alone; internode in pairs, which can name the culprit."""
+        """Return intranode as a check of every node, internode as pairs, which can name the faulty node."""
         scope = {"intranode": "node", "internode": "pair", "full": "all"}[self.topology]
         return [self._entry(scope, self.method, per_gpu=self.topology != "internode")]
 
@@ -128,7 +130,7 @@ class NcclPytorch(_Collective):
     method: Literal["broadcast", "roundrobin", "allreduce", "gather", "allreduce-gather"] = "broadcast"
 
     def ours(self) -> list[dict[str, Any]]:
-        """Over all ranks; roundrobin, which measures two at a time, in pairs."""
+        """Return a check over all ranks; roundrobin, which measures two at a time, as pairs."""
         method = {"roundrobin": "send", "allreduce-gather": "gather"}.get(self.method, self.method)
         return [self._entry("pair" if method == "send" else "all", method, per_gpu=True)]
 
@@ -146,13 +148,10 @@ TYPES: Mapping[str, type[Frozen] | None] = {
     "nccl_eval.NCCLEval": NcclPytorch,
     "random.RandomEval": None,
 }
-#: What our own checks do without; torch they need, and it is looked for in the image.
-_OWN = ("numpy", "cuda-python", "hip-python", "cuda-bindings", "cupy")
-_LISTING_3 = ("nccl_eval.NCCEval", "nccl_eval.NCCLEval")
 
 
 def from_vetnode(document: YamlMapping, *, line: int) -> tuple[ProtocolCheck, ...]:
-    """Our checks for one of vetnode's; one with its `problem` where it can't be run."""
+    """Return our checks for one of vetnode's; one with its `problem` where it can't be run."""
     type_ = str(document["type"])
     name = one_line(str(document.get("name") or type_))[:200] or "without a name"
     short = type_.removeprefix(_MODULES)
@@ -173,8 +172,8 @@ def from_vetnode(document: YamlMapping, *, line: int) -> tuple[ProtocolCheck, ..
     except ValidationError as error:
         wrong = telling(error)
         key = str(wrong["loc"][0]) if wrong["loc"] else ""
-        fix = near(key, kind.model_fields) if wrong["type"] == "extra_forbidden" else "Mend the value."
-        message = "is not known here" if wrong["type"] == "extra_forbidden" else wrong["msg"]
+        fix = near(key, kind.model_fields) if wrong["type"] == "extra_forbidden" else "Correct the value."
+        message = "is not known" if wrong["type"] == "extra_forbidden" else wrong["msg"]
         return (broken(name, type_, document.lines.get(key, line), f"{key!r}: {message}.", fix),)
     return _built(document, name, read.ours, line)
 
@@ -202,7 +201,7 @@ def _built(
 
 
 def _defaulted(short: str, own: dict[str, Any]) -> dict[str, Any]:
-    """The paper's Listing 3 writes a bandwidth as a plain number of GB/s."""
+    """Convert the bandwidth of the paper's Listing 3, a plain number of GB/s."""
     rate = own.get("min_bandwidth")
     if short in _LISTING_3 and isinstance(rate, int | float) and not isinstance(rate, bool):
         return {"method": "allreduce", **own, "min_bandwidth": rate * 1e9}
@@ -210,7 +209,7 @@ def _defaulted(short: str, own: dict[str, Any]) -> dict[str, Any]:
 
 
 def _requirements(value: Any) -> tuple[list[str], tuple[str, ...]]:
-    """What must be looked for in the image, and notes on what our checks do without."""
+    """Return what to look for in the image, and notes on requirements that our checks don't need."""
     needed, notes = [], []
     listed = [value] if isinstance(value, str) else value if isinstance(value, list) else []
     for each in listed:

@@ -12,10 +12,11 @@ _BINARY = {"": 1.0, "K": 2.0**10, "M": 2.0**20, "G": 2.0**30, "T": 2.0**40, "P":
 _TIMES = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _PLAIN = {"": 1.0, "%": 0.01, "C": 1.0, "°C": 1.0, "MHz": 1.0, "W": 1.0, "x": 1.0}
 _SCALED = re.compile(r"([kKMGTP]?)(i?)(B|FLOP|FLOPS|Flop)(/s)?")
+_SHOWN = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
 
 def quantity(value: Any, *, binary: bool = False) -> float:
-    """A number in base units: bytes, bytes per second, FLOP per second, seconds; percent become shares.
+    """Return a number in base units: bytes, bytes/s, FLOP/s, seconds; percent become shares.
 
     Parameters
     ----------
@@ -51,16 +52,13 @@ def _of_text(text: str, *, binary: bool) -> float:
         return number * _TIMES[unit]
     scaled = _SCALED.fullmatch(unit)
     if not scaled or (scaled[2] and scaled[1] not in _BINARY):
-        raise ValueError(f"{unit!r} is not a unit that is known here: B, GB, GiB, GB/s, TFLOP/s, s, ms, %")
+        raise ValueError(f"{unit!r} is not a known unit: B, GB, GiB, GB/s, TFLOP/s, s, ms, %")
     table = _BINARY if binary or scaled[2] else _DECIMAL
     return number * table[scaled[1].upper() if table is _BINARY else scaled[1]]
 
 
-_SHOWN = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
-
-
-def shown(value: float, unit: str) -> str:
-    """A figure for people: three digits and a prefix where the unit takes one."""
+def with_unit(value: float, unit: str) -> str:
+    """Format a measurement with three digits and a prefix where the unit takes one."""
     if unit in {"B", "B/s", "FLOP/s"}:
         for prefix, size in _SHOWN:
             if abs(value) >= size:

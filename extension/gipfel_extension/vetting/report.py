@@ -1,4 +1,4 @@
-"""The report of a vetting run: every verdict, which nodes are vetted, and files for the next step."""
+"""Report of a vetting run: every verdict, the vetted nodes, and files for the next step."""
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -9,11 +9,10 @@ from pydantic import Field, ValidationError
 
 from gipfel_cluster.model import Frozen, GipfelError
 from gipfel_cluster.runs import write_atomically
-from gipfel_cluster.scheduler.hostlist import fold_hostlist
+from gipfel_cluster.scheduler.notation import fold_hostlist
 
 from ..telemetry.files import read_regular
-from .model import CheckResult, Owner, Scope, Severity, Verdict, worst
-from .owner import first_to_mend, with_owners
+from .model import CheckResult, Owner, Scope, Severity, Verdict, first_to_mend, with_owners, worst
 from .protocol import ProtocolCheck, VettingProtocol
 
 REPORT, GOOD_NODES, BAD_NODES = "vetting.json", "good_nodes.txt", "bad_nodes.txt"
@@ -22,7 +21,7 @@ MOST_REPORT_BYTES = 64 << 20
 
 
 class CheckColumn(Frozen):
-    """A check of the protocol, as a grid of nodes and checks names it."""
+    """Check of the protocol, as a column of the grid."""
 
     name: str
     type: str
@@ -31,7 +30,7 @@ class CheckColumn(Frozen):
 
 
 class NodeReport(Frozen):
-    """What the run says of a node.
+    """Summary of a node.
 
     Parameters
     ----------
@@ -118,7 +117,7 @@ class VettingReport(Frozen):
 
 
 def read_report(path: Path) -> VettingReport:
-    """The report in a file or in a run folder.
+    """Return the report in a file or in a run folder.
 
     Raises
     ------
@@ -130,12 +129,12 @@ def read_report(path: Path) -> VettingReport:
     try:
         return VettingReport.model_validate_json(read_regular(path, MOST_REPORT_BYTES, follow=not inside))
     except FileNotFoundError as error:
-        raise GipfelError(f"There is no vetting report {path}.", "Run `gipfel vet standard`.") from error
+        raise GipfelError(f"There is not a vetting report {path}.", "Run `gipfel vet standard`.") from error
     except OSError as error:
         raise GipfelError(f"The vetting report {path} can't be read: {error.strerror}.") from error
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        raise GipfelError(f"{path} is no vetting report: {first['msg']}.") from error
+        raise GipfelError(f"{path} is not a vetting report: {first['msg']}.") from error
 
 
 def judge_nodes(
@@ -144,7 +143,7 @@ def judge_nodes(
     results: Sequence[CheckResult],
     running: Mapping[str, str] | None = None,
 ) -> tuple[NodeReport, ...]:
-    """What all results together say of each node; whoever has no verdict is not vetted."""
+    """Return the summary of each node; a node without a verdict is not vetted."""
     entries = {entry.name: entry for entry in protocol.checks}
     by_node: dict[str, list[CheckResult]] = {node: [] for node in nodes}
     for result in results:
@@ -210,7 +209,7 @@ def _bad_links(
 
 
 def _left_out_for_links(results: Iterable[CheckResult], entries: Mapping[str, ProtocolCheck]) -> list[str]:
-    """Nodes without which no slow link is left: those with most of them first, else the later name."""
+    """Return nodes without which no slow link is left: most links first, else the later name."""
     links = [set(ends) for ends, _ in _bad_links(results, entries)]
     left_out: list[str] = []
     while links:
@@ -244,7 +243,7 @@ def make_report(
     notes: Sequence[str] = (),
     torch_import_s: Mapping[str, float] | None = None,
 ) -> VettingReport:
-    """The report of what is known so far."""
+    """Return the report of the results so far."""
     results = with_owners(results)
     imports = torch_import_s or {}
     judged = tuple(
@@ -320,7 +319,7 @@ def _accused(
 
 
 def _left_out(results: Sequence[CheckResult]) -> list[str]:
-    """Name in one line the checks that were left out, where there is nothing to measure between."""
+    """Return one line on the checks that had nothing to measure."""
     names = dict.fromkeys(each.check for each in results if each.left_out and each.severity is Severity.ERROR)
     return [f"Not measured, as there is nothing to measure with: {', '.join(names)}."] if names else []
 

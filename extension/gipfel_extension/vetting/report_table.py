@@ -1,4 +1,4 @@
-"""A report for a terminal: nodes and checks in 80 columns, what is wrong first."""
+"""Report for a terminal: nodes and checks in 80 columns, problems first."""
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ _WAITING, _RUNNING, _NOT_APPLICABLE = ("·", "."), ("◐", "o"), ("∅", "0")
 
 
 class Table:
-    """Draws reports.
+    """Formats reports as lines.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class Table:
         self._color, self._plain, self._width = color, plain, max(40, width)
 
     def lines(self, report: VettingReport, *, most_rows: int = _MOST_ROWS) -> list[str]:
-        """The whole report."""
+        """Return the whole report."""
         cells = _cells(report.results)
         untested = _not_applicable(report.results)
         shown = sorted(report.nodes, key=lambda each: each.vetted)[:most_rows]

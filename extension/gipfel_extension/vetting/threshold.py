@@ -1,4 +1,4 @@
-"""Thresholds: when a figure is good, absolutely, by the GPU's model, or beside the allocation's others."""
+"""Thresholds on a measurement: absolute, by GPU model, by reference value, or relative to the allocation."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -7,13 +7,15 @@ from pydantic import Field, model_validator
 
 from gipfel_cluster.model import Frozen, Line
 
-from .attribution.statistics import percentile
-from .figures import Figure, best_known
 from .model import Finding, Owner, Verdict, worst
-from .quantities import Quantity, shown
+from .quantities import Quantity, with_unit
+from .reference_values import ReferenceValue, best_known
+from .statistics import percentile
 
 #: A share between 0 and 1; percent are understood.
 Share = Annotated[Quantity, Field(gt=0, lt=1)]
+#: What a finding is until the other nodes have answered.
+WAITS = "It is still to be compared with the other nodes."
 
 
 class Limits(Frozen):
@@ -24,25 +26,25 @@ class Limits(Frozen):
 
 
 class Threshold(Limits):
-    """All conditions that are given must hold.
+    """Conditions on a measurement; all that are given must hold.
 
     Parameters
     ----------
     by_model
         Words of a GPU's name to limits; the first entry whose words all occur replaces the limits above.
     of_best_known
-        Least share of the best figure that is known for this GPU model or, between nodes, for this network;
+        Least share of the reference value for this GPU model or, between nodes, for this network;
         inconclusive where none is known and nothing else can be judged.
     below_median
-        Share below the median of the allocation from which a figure fails.
+        Share below the median of the allocation from which a measurement fails.
     above_median
-        In the figure's unit: how far above the median of the allocation a figure may be.
+        In the measurement's unit: how far above the median of the allocation it may be.
     mads
         How many MADs away from the median it must be as well to fail.
     below_baseline
-        Share below the stored baseline from which a figure fails; without a baseline this says nothing.
+        Share below the stored baseline from which a measurement fails; ignored without a baseline.
     degraded_below
-        Share below median or baseline from which a figure is degraded.
+        Share below median or baseline from which a measurement is degraded.
     source
         Where the numbers come from.
     """
@@ -68,11 +70,11 @@ class Threshold(Limits):
 
     @property
     def relative(self) -> bool:
-        """Whether the other nodes of the allocation have a say."""
+        """Return whether the threshold depends on the other nodes of the allocation."""
         return self.below_median is not None or self.above_median is not None
 
     def limits(self, model: str) -> Limits:
-        """The absolute limits for a GPU of this model."""
+        """Return the absolute limits for a GPU of this model."""
         words = model.upper() + " "
         for names, limits in self.by_model.items():
             if all(name in words for name in names.upper().split()):
@@ -80,31 +82,25 @@ class Threshold(Limits):
         return Limits(at_least=self.at_least, at_most=self.at_most)
 
     def words(self, unit: str, model: str = "") -> str:
-        """The threshold as one phrase."""
+        """Return the threshold as one phrase."""
         limits, parts = self.limits(model), []
         if limits.at_least is not None:
-            parts.append(f"at least {shown(limits.at_least, unit)}")
+            parts.append(f"at least {with_unit(limits.at_least, unit)}")
         if limits.at_most is not None:
-            parts.append(f"at most {shown(limits.at_most, unit)}")
+            parts.append(f"at most {with_unit(limits.at_most, unit)}")
         if self.of_best_known is not None:
-            parts.append(
-                f"at least {self.of_best_known:.0%} of the best known figure for the model or network"
-            )
+            parts.append(f"at least {self.of_best_known:.0%} of the reference value for the model or network")
         if self.below_median is not None:
             parts.append(f"less than {self.below_median:.0%} below the allocation's median")
         if self.above_median is not None:
-            parts.append(f"at most {shown(self.above_median, unit)} above the allocation's median")
+            parts.append(f"at most {with_unit(self.above_median, unit)} above the allocation's median")
         if self.below_baseline is not None:
             parts.append(f"less than {self.below_baseline:.0%} below the stored baseline")
         return ", ".join(parts) + (f" ({self.source})" if self.source else "")
 
 
-#: What a finding is until the other nodes have answered.
-WAITS = "It is still to be compared with the other nodes."
-
-
 def judge(finding: Finding, threshold: Threshold | None, *, type_: str) -> Finding:
-    """The finding with what its threshold says of its figure alone.
+    """Return the finding judged by what its threshold says of its own measurement.
 
     A finding that does not pass stays as it is; one that is beyond what the device can do is a fault of the
     measurement. One whose threshold needs the other nodes is inconclusive where nothing else could be judged:
@@ -118,12 +114,12 @@ def judge(finding: Finding, threshold: Threshold | None, *, type_: str) -> Findi
     if threshold is None:
         return finding
     if finding.figure is None:
-        reason = f"{finding.reason} There is no figure to hold against the threshold."
+        reason = f"{finding.reason} There is no measurement to compare with the threshold."
         return _changed(finding, Verdict.INCONCLUSIVE, reason)
     return _held_against(finding, threshold, best)
 
 
-def _held_against(finding: Finding, threshold: Threshold, best: Figure | None) -> Finding:
+def _held_against(finding: Finding, threshold: Threshold, best: ReferenceValue | None) -> Finding:
     """Return the finding by its threshold; a tenth of its samples must hold what their median does."""
     verdicts = [*_by_limits(finding, threshold), *_by_best_known(finding, threshold, best)]
     judged = [each for each in verdicts if each[0] is not Verdict.INCONCLUSIVE]
@@ -140,13 +136,13 @@ def _held_against(finding: Finding, threshold: Threshold, best: Figure | None) -
 
 def _beyond(finding: Finding, most: float) -> Finding:
     assert finding.figure is not None  # noqa: S101 - the caller has looked
-    reason = f"{shown(finding.figure, finding.unit)} is more than {finding.model} can do: at most"
-    changed = _changed(finding, Verdict.INCONCLUSIVE, f"{reason} {shown(most, finding.unit)}.")
+    reason = f"{with_unit(finding.figure, finding.unit)} is more than {finding.model} can do: at most"
+    changed = _changed(finding, Verdict.INCONCLUSIVE, f"{reason} {with_unit(most, finding.unit)}.")
     fix = "Something was measured wrongly: report it with the evidence."
     return changed.model_copy(update={"fix": fix, "owner": Owner.PROTOCOL})
 
 
-def _low_samples(finding: Finding, threshold: Threshold, best: Figure | None) -> Finding | None:
+def _low_samples(finding: Finding, threshold: Threshold, best: ReferenceValue | None) -> Finding | None:
     """Return the finding with its verdict where its median is above the floor and a tenth of it is not."""
     floors = [threshold.limits(finding.model).at_least or 0.0]
     if threshold.of_best_known is not None and best is not None:
@@ -155,9 +151,10 @@ def _low_samples(finding: Finding, threshold: Threshold, best: Figure | None) ->
     low = [each for each in finding.samples if each < floor]
     if not low or percentile(sorted(finding.samples), 0.1) >= floor:
         return None
+    median = with_unit(finding.figure or 0.0, finding.unit)
     text = (
-        f"{len(low)} of {len(finding.samples)} samples are below {shown(floor, finding.unit)}, down to"
-        f" {shown(min(low), finding.unit)}, where the median is {shown(finding.figure or 0.0, finding.unit)}."
+        f"{len(low)} of {len(finding.samples)} samples are below {with_unit(floor, finding.unit)}, down to"
+        f" {with_unit(min(low), finding.unit)}, where the median is {median}."
     )
     # One alone may be a moment.
     verdict = Verdict.FAIL if len(low) > 1 else Verdict.INCONCLUSIVE
@@ -177,24 +174,27 @@ def _by_limits(finding: Finding, threshold: Threshold) -> list[tuple[Verdict, st
     if limits.at_least is not None:
         good = figure >= limits.at_least
         word = "at least" if good else "less than"
-        text = f"{shown(figure, unit)} is {word} {shown(limits.at_least, unit)}."
+        text = f"{with_unit(figure, unit)} is {word} {with_unit(limits.at_least, unit)}."
         verdicts.append((Verdict.PASS if good else Verdict.FAIL, text))
     if limits.at_most is not None:
         good = figure <= limits.at_most
         word = "at most" if good else "more than"
-        text = f"{shown(figure, unit)} is {word} {shown(limits.at_most, unit)}."
+        text = f"{with_unit(figure, unit)} is {word} {with_unit(limits.at_most, unit)}."
         verdicts.append((Verdict.PASS if good else Verdict.FAIL, text))
     return verdicts
 
 
-def _by_best_known(finding: Finding, threshold: Threshold, best: Figure | None) -> list[tuple[Verdict, str]]:
+def _by_best_known(
+    finding: Finding, threshold: Threshold, best: ReferenceValue | None
+) -> list[tuple[Verdict, str]]:
     if threshold.of_best_known is None or finding.figure is None:
         return []
     if best is None:
-        text = f"No figure is known for {finding.model or 'this device'}: nothing to compare with."
+        text = f"No reference value is known for {finding.model or 'this device'}: nothing to compare with."
         return [(Verdict.INCONCLUSIVE, text)]
     share = finding.figure / best.value
-    text = f"{shown(finding.figure, finding.unit)} is {share:.0%} of the best known {finding.model} figure."
+    measured = with_unit(finding.figure, finding.unit)
+    text = f"{measured} is {share:.0%} of the reference value for {finding.model}."
     return [(Verdict.PASS if share >= threshold.of_best_known else Verdict.FAIL, text)]
 
 

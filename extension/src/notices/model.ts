@@ -1,9 +1,9 @@
 import type { IDisposable } from '@lumino/disposable';
 import { Signal, type ISignal } from '@lumino/signaling';
 
-import type { ILeaving } from '../api';
+import type { ILifetime } from '../api';
 import { ViewPoll } from '../common/view-poll';
-import type { LeavingRequests } from './requests';
+import type { LifetimeRequests } from './requests';
 
 const POLL_MS = 30_000;
 /** Timers may fire a little early. */
@@ -14,13 +14,13 @@ const LATE_MS = 250;
  *
  * It rests while the page is not in front, where a notice would not be seen, and asks when it comes back.
  */
-export class LeavingModel implements IDisposable {
-  constructor(private readonly _requests: LeavingRequests) {
+export class LifetimeModel implements IDisposable {
+  constructor(private readonly _requests: LifetimeRequests) {
     document.addEventListener('visibilitychange', this._onVisibility);
   }
 
   /** Emitted with every answer of the server. */
-  get changed(): ISignal<this, ILeaving> {
+  get changed(): ISignal<this, ILifetime> {
     return this._changed;
   }
 
@@ -54,23 +54,23 @@ export class LeavingModel implements IDisposable {
     Signal.clearData(this);
   }
 
-  private async _act(answer: Promise<ILeaving>): Promise<void> {
+  private async _act(answer: Promise<ILifetime>): Promise<void> {
     this._poll.wait(this._take(await answer));
   }
 
   /** Take the server's answer, and return the milliseconds until it is to be asked again. */
-  private _take(leaving: ILeaving): number {
-    this._aheadMs = leaving.now_ms - Date.now();
-    this._changed.emit(leaving);
-    return this._untilNextNotice(leaving);
+  private _take(lifetime: ILifetime): number {
+    this._aheadMs = lifetime.now_ms - Date.now();
+    this._changed.emit(lifetime);
+    return this._untilNextNotice(lifetime);
   }
 
-  private _untilNextNotice(leaving: ILeaving): number {
-    if (leaving.ends_ms === null) {
+  private _untilNextNotice(lifetime: ILifetime): number {
+    if (lifetime.ends_ms === null) {
       return POLL_MS;
     }
-    const leftMs = this.leftMs(leaving.ends_ms);
-    const waits = leaving.notices_s.map(notice => leftMs - notice * 1000 + LATE_MS).filter(wait => wait > 0);
+    const leftMs = this.leftMs(lifetime.ends_ms);
+    const waits = lifetime.notices_s.map(notice => leftMs - notice * 1000 + LATE_MS).filter(wait => wait > 0);
     return Math.min(POLL_MS, ...waits);
   }
 
@@ -79,8 +79,8 @@ export class LeavingModel implements IDisposable {
   };
 
   // Where the server does not answer, the lab itself says so.
-  private readonly _poll = new ViewPoll('leaving', async () => this._take(await this._requests.leaving()));
-  private readonly _changed = new Signal<this, ILeaving>(this);
+  private readonly _poll = new ViewPoll('lifetime', async () => this._take(await this._requests.lifetime()));
+  private readonly _changed = new Signal<this, ILifetime>(this);
   private _aheadMs = 0;
 }
 

@@ -1,68 +1,68 @@
 import { Notification } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 
-import type { ILeaving } from '../api';
+import type { ILifetime } from '../api';
 import { clockMoment } from '../common/clock';
 import { lineOf } from '../common/error-line';
-import { dueNotice, type LeavingModel } from './model';
+import { dueNotice, type LifetimeModel } from './model';
 
 const MINUTE_MS = 60_000;
 
 /** The lab's notices of a server's end: of its job's time, and of a stop because nobody uses it. */
-export class LeavingNotices {
+export class LifetimeNotices {
   constructor(
-    private readonly _model: LeavingModel,
+    private readonly _model: LifetimeModel,
     private readonly _trans: TranslationBundle,
     private readonly _onExtended: () => void
   ) {
-    _model.changed.connect((_, leaving) => {
-      this._showTime(leaving);
-      this._showIdle(leaving);
+    _model.changed.connect((_, lifetime) => {
+      this._showTime(lifetime);
+      this._showIdle(lifetime);
     });
   }
 
-  private _showTime(leaving: ILeaving): void {
-    if (leaving.ends_ms === null) {
+  private _showTime(lifetime: ILifetime): void {
+    if (lifetime.ends_ms === null) {
       return;
     }
-    const leftMs = this._model.leftMs(leaving.ends_ms);
-    const due = dueNotice(leaving.notices_s, leftMs);
-    if (due === this._shown && leaving.ends_ms === this._endsMs) {
+    const leftMs = this._model.leftMs(lifetime.ends_ms);
+    const due = dueNotice(lifetime.notices_s, leftMs);
+    if (due === this._shown && lifetime.ends_ms === this._endsMs) {
       return;
     }
     this._shown = due;
-    this._endsMs = leaving.ends_ms;
+    this._endsMs = lifetime.ends_ms;
     Notification.dismiss(this._timeId);
     this._timeId = '';
     if (due === null || leftMs <= 0) {
       return;
     }
-    const last = due === Math.min(...leaving.notices_s);
+    const last = due === Math.min(...lifetime.notices_s);
     this._timeId = Notification.emit(
       // No "in 26 min" beside it: a notice stays as it is while time goes on.
-      this._trans.__("This server's time ends at %1. Save your work.", clockMoment(leaving.ends_ms)),
+      this._trans.__("This server's time ends at %1. Save your work.", clockMoment(lifetime.ends_ms)),
       last ? 'error' : 'warning',
-      { autoClose: false, actions: leaving.extend_s > 0 ? [this._extendAction(leaving.extend_s)] : [] }
+      { autoClose: false, actions: lifetime.extend_s > 0 ? [this._extendAction(lifetime.extend_s)] : [] }
     );
   }
 
-  private _showIdle(leaving: ILeaving): void {
-    if (leaving.idle === null) {
+  private _showIdle(lifetime: ILifetime): void {
+    if (lifetime.idle === null) {
       Notification.dismiss(this._idleId);
       this._idleId = '';
       this._stopMs = 0;
       return;
     }
-    if (this._idleId && leaving.idle.stop_ms === this._stopMs) {
+    if (this._idleId && lifetime.idle.stop_ms === this._stopMs) {
       return;
     }
     Notification.dismiss(this._idleId);
-    this._stopMs = leaving.idle.stop_ms;
+    this._stopMs = lifetime.idle.stop_ms;
     this._idleId = Notification.emit(
       this._trans.__(
         'Nothing has run here since %1. This server is stopped at %2, and what it holds is given back.',
-        clockMoment(leaving.idle.since_ms),
-        clockMoment(leaving.idle.stop_ms)
+        clockMoment(lifetime.idle.since_ms),
+        clockMoment(lifetime.idle.stop_ms)
       ),
       'warning',
       {

@@ -2,9 +2,9 @@ import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/applica
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import { IGipfelPanel } from '../tokens';
-import { LeavingModel } from './model';
-import { LeavingNotices } from './notices';
-import { LeavingRequests } from './requests';
+import { LifetimeModel } from './model';
+import { LifetimeNotices } from './notices';
+import { LifetimeRequests } from './requests';
 
 /** The lab's notifications of the end of this server. */
 export const noticesPlugin: JupyterFrontEndPlugin<void> = {
@@ -15,8 +15,8 @@ export const noticesPlugin: JupyterFrontEndPlugin<void> = {
   optional: [IGipfelPanel, ITranslator],
   activate: (app: JupyterFrontEnd, panel: IGipfelPanel | null, translator: ITranslator | null) => {
     const trans = (translator ?? nullTranslator).load('gipfel');
-    const model = new LeavingModel(new LeavingRequests(app.serviceManager.serverSettings));
-    new LeavingNotices(model, trans, () => void panel?.refreshRun());
+    const model = new LifetimeModel(new LifetimeRequests(app.serviceManager.serverSettings));
+    new LifetimeNotices(model, trans, () => void panel?.refreshRun());
     model.start();
   }
 };

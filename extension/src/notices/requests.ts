@@ -1,24 +1,24 @@
 import type { ServerConnection } from '@jupyterlab/services';
 
-import type { ILeaving } from '../api';
+import type { ILifetime } from '../api';
 import { answerOf } from '../common/request';
 
-/** The routes below `gipfel/leaving`. */
-export class LeavingRequests {
+/** The routes below `gipfel/lifetime`. */
+export class LifetimeRequests {
   constructor(private readonly _settings: ServerConnection.ISettings) {}
 
   /** When this server ends. */
-  leaving(): Promise<ILeaving> {
-    return answerOf<ILeaving>(this._settings, 'leaving');
+  lifetime(): Promise<ILifetime> {
+    return answerOf<ILifetime>(this._settings, 'lifetime');
   }
 
   /** Ask for more time. */
-  extend(): Promise<ILeaving> {
-    return answerOf<ILeaving>(this._settings, 'leaving/extend', 'POST', {});
+  extend(): Promise<ILifetime> {
+    return answerOf<ILifetime>(this._settings, 'lifetime/extend', 'POST', {});
   }
 
   /** Report that this server is wanted although nothing runs. */
-  stay(): Promise<ILeaving> {
-    return answerOf<ILeaving>(this._settings, 'leaving/stay', 'POST', {});
+  stay(): Promise<ILifetime> {
+    return answerOf<ILifetime>(this._settings, 'lifetime/stay', 'POST', {});
   }
 }

@@ -1,7 +1,7 @@
 import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 
-import type { IComparison, IRunName, ISaturationStatus, IScore, IStretch, IView } from '../api';
+import type { IComparison, IRunName, ISaturationStatus, IScore, ITimeRange, IView } from '../api';
 import { answerOf } from '../common/request';
 
 /** A stretch of a run: the newest one's name is empty, a time that is null is the run's own end. */
@@ -41,10 +41,10 @@ export class SaturationRequests {
   }
 
   /** A stretch of a run as it was. */
-  stretch(query: IStretchQuery, view: IView): Promise<IStretch> {
+  stretch(query: IStretchQuery, view: IView): Promise<ITimeRange> {
     const path = `saturation/range${stretchWords(query)}&dark=${view.dark ? 1 : 0}`;
     const gpus = view.gpus.map(uuid => `&gpu=${encodeURIComponent(uuid)}`).join('');
-    return this._request<IStretch>(`${path}&metric=${encodeURIComponent(view.metric)}${gpus}`);
+    return this._request<ITimeRange>(`${path}&metric=${encodeURIComponent(view.metric)}${gpus}`);
   }
 
   /** The score of a stretch; of a long one it takes a while. */

@@ -1,7 +1,7 @@
-import type { ILeaving } from '../../src/api';
-import { dueNotice, LeavingModel } from '../../src/notices/model';
-import { LeavingNotices } from '../../src/notices/notices';
-import type { LeavingRequests } from '../../src/notices/requests';
+import type { ILifetime } from '../../src/api';
+import { dueNotice, LifetimeModel } from '../../src/notices/model';
+import { LifetimeNotices } from '../../src/notices/notices';
+import type { LifetimeRequests } from '../../src/notices/requests';
 import { notified, nullTranslator } from '../jupyterlab';
 
 jest.useFakeTimers();
@@ -10,9 +10,9 @@ const passed = (ms: number): Promise<void> => jest.advanceTimersByTimeAsync(ms);
 const MINUTE_MS = 60_000;
 
 /** A server with twelve minutes left. */
-function serverOf(): { answer: () => Promise<ILeaving>; ends: { ms: number } } {
+function serverOf(): { answer: () => Promise<ILifetime>; ends: { ms: number } } {
   const ends = { ms: Date.now() + 12 * MINUTE_MS };
-  const answer = (): Promise<ILeaving> =>
+  const answer = (): Promise<ILifetime> =>
     Promise.resolve({
       now_ms: Date.now(),
       ends_ms: ends.ms,
@@ -36,14 +36,14 @@ describe('notices', () => {
 
   it('come at their moments, the last one as an error, and go away with an extension', async () => {
     const { answer, ends } = serverOf();
-    const leaving = jest.fn(answer);
-    const extend = (): Promise<ILeaving> => {
+    const lifetime = jest.fn(answer);
+    const extend = (): Promise<ILifetime> => {
       ends.ms += 60 * MINUTE_MS;
       return answer();
     };
-    const model = new LeavingModel({ leaving, extend } as unknown as LeavingRequests);
+    const model = new LifetimeModel({ lifetime, extend } as unknown as LifetimeRequests);
     const extended = jest.fn();
-    new LeavingNotices(model, nullTranslator.load() as never, extended);
+    new LifetimeNotices(model, nullTranslator.load() as never, extended);
     model.start();
     await passed(MINUTE_MS);
     expect(notified).toEqual([]);
@@ -56,9 +56,9 @@ describe('notices', () => {
     action?.callback();
     await passed(0);
     expect(extended).toHaveBeenCalledTimes(1);
-    const asked = leaving.mock.calls.length;
+    const asked = lifetime.mock.calls.length;
     await passed(MINUTE_MS);
-    expect(leaving.mock.calls.length - asked).toBe(2);
+    expect(lifetime.mock.calls.length - asked).toBe(2);
     expect(notified).toHaveLength(2);
     model.dispose();
   });

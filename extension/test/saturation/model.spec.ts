@@ -1,4 +1,4 @@
-import type { IStretch } from '../../src/api';
+import type { ITimeRange } from '../../src/api';
 import { SaturationModel } from '../../src/saturation/model';
 import type { SaturationRequests } from '../../src/saturation/requests';
 import { FakeSocket } from './fake-socket';
@@ -6,7 +6,7 @@ import { FakeSocket } from './fake-socket';
 jest.useFakeTimers();
 
 const passed = (ms: number): Promise<void> => jest.advanceTimersByTimeAsync(ms);
-const stretch = (growing: boolean): IStretch => ({
+const stretch = (growing: boolean): ITimeRange => ({
   run: 'other',
   figures: { host: { data: [], layout: {} } },
   events: [],

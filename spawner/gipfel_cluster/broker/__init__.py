@@ -1,1 +1,1 @@
-"""The broker: what a process in a job's container asks of the host, as the same user, over a socket."""
+"""The broker: serves processes in a job's container on the host, as the same user, over a Unix socket."""

@@ -1,10 +1,12 @@
-"""``python -m gipfel_cluster.broker LISTENER LIFE``: serve until LIFE ends; stdin holds the surroundings.
+"""``python -m gipfel_cluster.broker LISTENER LIFE MODULE``: serve until LIFE ends; stdin: a `JobContext`.
 
-LISTENER and LIFE are descriptors: the socket, and a pipe whose other end the job holds. Until the first
+LISTENER and LIFE are descriptors: the socket, and a pipe whose other end the job holds. The ``serve_job`` of
+MODULE, which is above this package, answers. Until the first
 client comes this process waits and imports little: many jobs never ask their broker, and it would load beside
 their start.
 """
 
+import importlib
 import os
 import select
 import signal
@@ -15,16 +17,15 @@ _UNHEARD = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal
 
 
 def main() -> None:
-    """Serve what stdin describes from the first client on, unless the job ends before."""
+    """Serve the job that stdin describes from its first client on, unless the job ends before."""
     listener, life = (int(word) for word in sys.argv[1:3])
     for number in _UNHEARD:
         signal.signal(number, lambda *_: None)
     ready, _, _ = select.select([listener, life], [], [])
     if life in ready:
         return
-    from .process import serve_job  # noqa: PLC0415 - after the wait
-
-    serve_job(listener, life, unheard=_UNHEARD)
+    # After the wait.
+    importlib.import_module(sys.argv[3]).serve_job(listener, life, unheard=_UNHEARD)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What is said over the broker's socket: one JSON line a message, typed and limited."""
+"""Messages of the broker's socket: one JSON line each, typed and limited."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,8 +7,7 @@ from typing import Annotated, Final, Literal, TypeVar
 from pydantic import Field, JsonValue, TypeAdapter, ValidationError, field_validator, model_validator
 
 from ..edf import Diagnostic
-from ..given import check_command, check_variables
-from ..model import Frozen, GipfelError, Line
+from ..model import Frozen, GipfelError, Line, check_command, check_variables
 from ..scheduler.protocol import JobRequest, JobStatus, Partition
 
 VERSION: Final = 1
@@ -24,7 +23,7 @@ EdfName = Annotated[Line, Field(min_length=1, max_length=4096)]
 JobId = Annotated[Line, Field(pattern=r"^[0-9A-Za-z][0-9A-Za-z_.-]{0,63}$")]
 
 
-class Spot(Frozen):
+class PathRef(Frozen):
     """A file or folder as the asking process sees it: the same one only where device and inode agree."""
 
     path: Annotated[Line, Field(pattern=r"^/", max_length=4096)]
@@ -32,14 +31,14 @@ class Spot(Frozen):
     inode: Annotated[int, Field(ge=0)]
 
     @classmethod
-    def of(cls, path: Path) -> "Spot":
-        """The spot that a path stands for here; raises OSError where there is none."""
+    def of(cls, path: Path) -> "PathRef":
+        """Return the reference of a path here; raises OSError where it does not exist."""
         about = path.stat()
         return cls(path=str(path), device=about.st_dev, inode=about.st_ino)
 
 
 class Request(Frozen):
-    """What every request has."""
+    """The fields of every request."""
 
     version: Literal[1] = VERSION
 
@@ -47,7 +46,7 @@ class Request(Frozen):
 class _InContainer(Request):
     edf: EdfName
     #: Where the command starts; the home of the environment's own place where the host does not see it.
-    directory: Spot | None = None
+    directory: PathRef | None = None
     environment: Annotated[dict[str, str], Field(max_length=64)] = Field(default_factory=dict)
 
     @field_validator("environment")
@@ -77,7 +76,7 @@ class KernelRequest(_InContainer):
 
     kind: Literal["kernel"] = "kernel"
     python: Annotated[Line, Field(pattern=r"^(?:image|runtime|/.*)$", max_length=4096)] = "image"
-    connection_file: Spot
+    connection_file: PathRef
 
 
 class EdfRequest(Request):
@@ -90,21 +89,21 @@ class EdfRequest(Request):
 
 
 class LintRequest(Request):
-    """What `gipfel edf check` says of an EDF on the host."""
+    """Check an EDF as `gipfel edf check` does on the host."""
 
     kind: Literal["lint"] = "lint"
     edf: EdfName
 
 
 class LocateRequest(Request):
-    """Where the host has what a process in the container sees."""
+    """Find the host's path of what a process in the container sees."""
 
     kind: Literal["locate"] = "locate"
-    spot: Spot
+    ref: PathRef
 
 
 class FactsRequest(Request):
-    """What a further job of this user needs to know of this one."""
+    """Ask for what a further job of this user needs to know of this one."""
 
     kind: Literal["facts"] = "facts"
 
@@ -117,7 +116,7 @@ class SubmitRequest(Request):
 
 
 class QueryRequest(Request):
-    """How jobs are."""
+    """Ask for the states of jobs."""
 
     kind: Literal["query"] = "query"
     job_ids: Annotated[tuple[JobId, ...], Field(max_length=1000)]
@@ -131,7 +130,7 @@ class CancelRequest(Request):
 
 
 class AddressRequest(Request):
-    """Where a node is reached."""
+    """Ask for the address of a node."""
 
     kind: Literal["address"] = "address"
     node: Annotated[Line, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,252}$")]
@@ -140,24 +139,24 @@ class AddressRequest(Request):
 class StepRequest(Request):
     """Start a step on nodes of the job; ``spec`` is a `gipfel_cluster.steps.StepSpec`.
 
-    It runs for as long as the connection; signals may be said on it meanwhile.
+    It runs for as long as the connection; signals may be sent on it meanwhile.
     """
 
     kind: Literal["step"] = "step"
     spec: dict[str, JsonValue]
-    folder: Spot
-    directory: Spot | None = None
+    folder: PathRef
+    directory: PathRef | None = None
 
 
 class SuperviseRequest(Request):
     """Start the supervisor of the launch in this folder; it keeps the job until the launch has ended."""
 
     kind: Literal["supervise"] = "supervise"
-    folder: Spot
+    folder: PathRef
 
 
 class PartitionsRequest(Request):
-    """Every partition."""
+    """List every partition."""
 
     kind: Literal["partitions"] = "partitions"
 
@@ -181,20 +180,20 @@ _REQUESTS: TypeAdapter[AnyRequest] = TypeAdapter(Annotated[AnyRequest, Field(dis
 
 
 class Signal(Frozen):
-    """A signal for the command that runs; said after the request, on the same connection."""
+    """A signal for the running command, sent after the request on the same connection."""
 
     signal: Annotated[int, Field(ge=1, le=64)]
 
 
 class Refusal(Frozen):
-    """Why a request came to nothing, for a person."""
+    """The problem of a request that failed, and its fix."""
 
     problem: str
     fix: str = ""
 
 
 class Started(Frozen):
-    """The command runs; ``notes`` say what the engine can't honour."""
+    """The command runs; ``notes`` list what the engine can't honour."""
 
     notes: tuple[str, ...] = ()
 
@@ -214,7 +213,7 @@ class EdfAnswer(Frozen):
 
 
 class LintAnswer(Frozen):
-    """Errors first, then warnings; of very many the first ones."""
+    """The diagnostics, errors first; of very many the first ones."""
 
     diagnostics: tuple[Diagnostic, ...]
 
@@ -248,17 +247,17 @@ class SubmitAnswer(Frozen):
 
 
 class QueryAnswer(Frozen):
-    """How each job is."""
+    """The status of each job."""
 
     jobs: dict[str, JobStatus]
 
 
 class Done(Frozen):
-    """It is done, and there is nothing to say."""
+    """A request without a result was carried out."""
 
 
 class AddressAnswer(Frozen):
-    """Where the node is reached."""
+    """The address of the node."""
 
     address: str
 
@@ -274,24 +273,25 @@ class _Versioned(Frozen, extra="ignore"):
 
 
 def read_request(line: bytes) -> AnyRequest:
-    """Read one line as a request to a job's broker; raises as `read_line`."""
+    """Parse one line as a request to a job's broker; raises as `read_line`."""
     return read_line(line, _REQUESTS)
 
 
 def read_line(line: bytes, requests: TypeAdapter[Kind]) -> Kind:
-    """Read one line as one of some requests.
+    """Parse one line as one of some requests.
 
     Raises
     ------
     GipfelError
-        It is none, or one of another version; never with the content, which may hold a whole environment.
+        It is not a valid request, or has another version; the content, which may hold a whole environment,
+        is not quoted.
     """
     try:
         return requests.validate_json(line)
     except ValidationError as error:
         if _version(line) not in {0, VERSION}:
             raise GipfelError(
-                f"This broker speaks version {VERSION} of its language.",
+                f"This broker uses version {VERSION} of its protocol.",
                 "Use the same gipfel on both sides: in a job, that of its runtime.",
             ) from None
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
@@ -307,7 +307,7 @@ def _version(line: bytes) -> int:
 
 
 def to_line(message: Frozen) -> bytes:
-    """Write a message as its line.
+    """Encode a message as its line.
 
     Raises
     ------
@@ -323,7 +323,7 @@ def to_line(message: Frozen) -> bytes:
 
 
 def broker_socket(environment: Mapping[str, str]) -> Path | None:
-    """The socket of the broker of the job that this process is in; None outside of jobs."""
+    """Return the socket of the broker of the job that this process is in; None outside of jobs."""
     folder = environment.get("GIPFEL_SOCKETS", "")
     path = Path(folder, SOCKET)
     return path if folder.startswith("/") and path.is_socket() else None

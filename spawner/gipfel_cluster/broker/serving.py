@@ -1,30 +1,153 @@
-"""A listening Unix socket: who may ask, how many at once, and one answered request a connection."""
+"""Listen on a Unix socket and answer one request on each connection.
 
+`Server` limits who may ask and how many at a time; `Connection` reads lines of limited length and the
+descriptors that come along; `follow` ties a process to its client.
+"""
+
+import array
 import asyncio
 import contextlib
 import os
+import signal
 import socket
+import struct
 import sys
 from abc import ABC, abstractmethod
+from asyncio.subprocess import Process
 from pathlib import Path
 
-from ..model import GipfelError
-from .connection import Connection, peer_uid
-from .messages import Refusal
+from pydantic import ValidationError
 
+from ..engines.sandbox.supervise import FORWARDED, shell_status
+from ..model import Frozen, GipfelError
+from .messages import MOST_BYTES, Ended, Refusal, Signal, to_line
+
+#: Input, output, errors.
+STREAMS = 3
+_PIECE = 1 << 16
+_SEND_S = 10.0
+_CREDENTIALS = struct.Struct("iII")
 _MOST_CONNECTIONS = 96
 _MOST_WAITING = 512
 _READ_S = 10.0
 _PAUSE_S = 0.1
+_LINE_BYTES = 256
+
+
+def peer_uid(connected: socket.socket) -> int:
+    """Return the unix user at the other end, as the kernel knows it."""
+    content = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _pid, uid, _gid = _CREDENTIALS.unpack(content)
+    return int(uid)
+
+
+class Connection:
+    """A connected, non-blocking socket of an untrusted client; its descriptors are closed with it."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._rest = b""
+        self.files: tuple[int, ...] = ()
+
+    async def first_line(self) -> bytes:
+        """Return the first line; descriptors that came along are in `files`.
+
+        Raises
+        ------
+        GipfelError
+            It is too long, or more came along than `STREAMS`.
+        EOFError
+            The client disconnected before the end of the line.
+        """
+        while b"\n" not in self._rest:
+            await _readable(self._socket)
+            with contextlib.suppress(BlockingIOError):
+                self._append(self._receive())
+        return self._line()
+
+    async def next_line(self, most: int) -> bytes:
+        """Return a later line of at most `most` bytes; the kernel drops descriptors that come along.
+
+        Raises
+        ------
+        GipfelError
+            It is longer.
+        EOFError
+            The client disconnected.
+        """
+        loop = asyncio.get_running_loop()
+        while b"\n" not in self._rest:
+            if len(self._rest) > most:
+                raise GipfelError("The line is too long.")
+            piece = await loop.sock_recv(self._socket, most)
+            if not piece:
+                raise EOFError
+            self._rest += piece
+        return self._line()
+
+    async def send(self, message: Frozen) -> None:
+        """Send one message; raises TimeoutError where the client does not read."""
+        async with asyncio.timeout(_SEND_S):
+            await asyncio.get_running_loop().sock_sendall(self._socket, to_line(message))
+
+    def close(self) -> None:
+        """Close the socket and what came over it."""
+        self.close_files()
+        self._socket.close()
+
+    def close_files(self) -> None:
+        """Close the descriptors that came along."""
+        for each in self.files:
+            with contextlib.suppress(OSError):
+                os.close(each)
+        self.files = ()
+
+    def _receive(self) -> bytes:
+        space = socket.CMSG_SPACE(STREAMS * array.array("i").itemsize)
+        piece, others, flags, _ = self._socket.recvmsg(_PIECE, space, socket.MSG_CMSG_CLOEXEC)
+        for level, kind, content in others:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                numbers = array.array("i")
+                numbers.frombytes(content[: len(content) - len(content) % numbers.itemsize])
+                self.files += tuple(numbers)
+        if flags & socket.MSG_CTRUNC or len(self.files) > STREAMS:
+            raise GipfelError("The broker accepts at most input, output and errors.")
+        return piece
+
+    def _append(self, piece: bytes) -> None:
+        if not piece:
+            raise EOFError
+        self._rest += piece
+        if len(self._rest) > MOST_BYTES:
+            raise GipfelError(f"The broker accepts no request longer than {MOST_BYTES >> 10} KiB.")
+
+    def _line(self) -> bytes:
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line
+
+
+async def _readable(connected: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+
+    def note() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    loop.add_reader(connected, note)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(connected)
 
 
 class Server(ABC):
-    """Answers on a socket; a subclass says what.
+    """Answers on a socket; a subclass defines the answers.
 
     Parameters
     ----------
     path
-        The socket, which is removed at the end.
+        Path of the socket, which is removed at the end.
     peer
         The unix user who may ask; by default that of this process.
     """
@@ -35,13 +158,13 @@ class Server(ABC):
         self._conversations: set[asyncio.Task[None]] = set()
 
     @abstractmethod
-    async def answered(self, line: bytes, client: Connection) -> None:
+    async def answer(self, line: bytes, client: Connection) -> None:
         """Answer the request of this line on its connection.
 
         Raises
         ------
         GipfelError
-            Why it is refused, which the client is told.
+            The reason for a refusal, which the client receives.
         """
 
     async def serve(self, listener: socket.socket, ended: asyncio.Event) -> None:
@@ -50,7 +173,7 @@ class Server(ABC):
         Parameters
         ----------
         listener
-            What `listen` made.
+            The socket that `listen` returned.
         """
         listener.settimeout(0)
         accepting = asyncio.create_task(self._accept(listener))
@@ -70,7 +193,7 @@ class Server(ABC):
                 await asyncio.wait(self._conversations, return_when=asyncio.FIRST_COMPLETED)
             try:
                 connected, _ = await loop.sock_accept(listener)
-            except OSError:  # Out of descriptors, or the client has gone already.
+            except OSError:  # Out of descriptors, or the client has disconnected already.
                 await asyncio.sleep(_PAUSE_S)
                 continue
             if peer_uid(connected) != self._peer:
@@ -85,16 +208,16 @@ class Server(ABC):
         try:
             async with asyncio.timeout(_READ_S):
                 line = await client.first_line()
-            await self.answered(line, client)
+            await self.answer(line, client)
         except GipfelError as error:
             await _refuse(client, error.problem, error.fix)
         except TimeoutError:
             await _refuse(client, "The broker's time for this request ran out.", "Try again later.")
         except (OSError, EOFError):
-            return  # The client is gone.
+            return  # The client disconnected.
         except Exception as error:  # noqa: BLE001 - no request may end the broker
             sys.stderr.write(f"gipfel: the broker failed at a request: {type(error).__name__}\n")
-            await _refuse(client, f"The broker failed: {type(error).__name__}. This is a mistake in gipfel.")
+            await _refuse(client, f"The broker failed: {type(error).__name__}. This is a bug in gipfel.")
         finally:
             client.close()
 
@@ -120,3 +243,27 @@ def listen(path: Path, *, owner: int | None = None) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+async def follow(process: Process, client: Connection) -> None:
+    """Pass the client's signals on until the process ends, which is reported, or the client disconnects."""
+    ended = asyncio.create_task(process.wait())
+    spoken = asyncio.create_task(_pass_on(client, process))
+    try:
+        await asyncio.wait({ended, spoken}, return_when=asyncio.FIRST_COMPLETED)
+        if ended.done():
+            await client.send(Ended(status=shell_status(ended.result())))
+    finally:
+        spoken.cancel()
+        ended.cancel()
+        await asyncio.gather(ended, spoken, return_exceptions=True)
+
+
+async def _pass_on(client: Connection, process: Process) -> None:
+    """Pass signals on until the client disconnects or sends something else."""
+    with contextlib.suppress(EOFError, OSError, GipfelError, ValidationError):
+        while True:
+            message = Signal.model_validate_json(await client.next_line(_LINE_BYTES))
+            if message.signal in FORWARDED:
+                with contextlib.suppress(ProcessLookupError):
+                    process.send_signal(signal.Signals(message.signal))

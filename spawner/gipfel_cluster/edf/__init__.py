@@ -1,10 +1,8 @@
 """Environment definition files (EDF): found, read, inherited, expanded and checked."""
 
-from .annotations import annotation_variables
-from .check import as_json, check_edf, check_edfs, check_here, is_folder, show_edf
-from .dialects import DIALECTS, Dialect
+from .check import as_json, check_edf, check_edfs, check_local, is_folder, show_edf
 from .lookup import find_edf, list_edfs
-from .model import Diagnostic, Edf, EdfError, Mount
+from .model import DIALECTS, Diagnostic, Dialect, Edf, EdfError, Mount, annotation_variables
 from .resolve import Resolution, load_edf, resolve, resolve_text
 
 __all__ = [
@@ -19,7 +17,7 @@ __all__ = [
     "as_json",
     "check_edf",
     "check_edfs",
-    "check_here",
+    "check_local",
     "find_edf",
     "is_folder",
     "list_edfs",

@@ -7,15 +7,15 @@ import sys
 from pathlib import Path
 
 from .check import as_json, check_edf, check_edfs, show_edf
-from .dialects import DIALECTS
+from .keys import schema_text
 from .lookup import list_edfs
-from .written import schema_text
+from .model import DIALECTS
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m gipfel_cluster.edf", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    check = commands.add_parser("check", help="what is wrong with EDFs")
+    check = commands.add_parser("check", help="check EDFs")
     check.add_argument("names", nargs="+", metavar="FILE|NAME|DIR")
     check.add_argument("--here", action="store_true", help="image and mount sources must exist")
     check.add_argument("--dialect", choices=DIALECTS, default="ce", help="who is going to read it")
@@ -32,7 +32,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; 0 if all is well, 1 if an EDF isn't, 2 for a wrong command."""
+    """Run one command; return 0 if all EDFs are valid, 1 if one is not, 2 for a wrong command."""
     options = _parser().parse_args(arguments)
     environment, directory = dict(os.environ), _directory()
     if options.command == "list":

@@ -1,19 +1,25 @@
-"""EDFs checked, one or many: every error and warning as a value."""
+"""Check EDFs, one or many, also against this machine, and write the result for a terminal or as JSON.
+
+`check_edf` and `check_edfs` resolve and lint. `check_local` compares a resolved EDF with this machine:
+image, mount sources, working directory. `show_edf` and `as_json` are the answers of ``gipfel edf``.
+"""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from .dialects import Dialect
-from .here import check_here, check_mount, unseen
+from ..model import GipfelError
+from .image import can_run, check_image, image_architecture, is_inside
 from .inherit import Bases
 from .lookup import find_edf
-from .model import Diagnostic, EdfError, most_important
+from .model import Diagnostic, Dialect, Edf, EdfError, Mount, Severity, most_important
+from .reference import reference_problem
 from .resolve import Resolution, resolve
 from .setup import SUFFIX, orphans
-from .show import as_json, show_edf
 
-__all__ = ["as_json", "check_edf", "check_edfs", "check_here", "check_mount", "is_folder", "show_edf"]
+#: A part of a path that is known in a job only.
+_LATER = "${SLURM_"
 
 
 def check_edf(
@@ -34,30 +40,7 @@ def check_edf(
         bases=bases,
         job_variables=True,
     )
-    return with_here(resolution) if here else resolution
-
-
-def with_here(resolution: Resolution) -> Resolution:
-    """Add what `check_here` and `unseen` say, with the file and line that ask for what is not here."""
-    if resolution.edf is None:
-        return resolution
-    seen = (*check_here(resolution.edf), *unseen(resolution.edf))
-    found = tuple(_placed(each, resolution) for each in seen)
-    return Resolution(
-        resolution.file,
-        None if any(each.severity == "error" for each in found) else resolution.edf,
-        most_important((*resolution.diagnostics, *found), resolution.file),
-        resolution.places,
-        resolution.setup,
-    )
-
-
-def _placed(diagnostic: Diagnostic, resolution: Resolution) -> Diagnostic:
-    """Name the file and line that ask for what is not here, which may be those of a base."""
-    entry = resolution.places.get(diagnostic.key)
-    if entry is None:
-        return diagnostic
-    return entry.diagnostic(diagnostic.code, diagnostic.message, diagnostic.fix, severity=diagnostic.severity)
+    return with_local_checks(resolution) if here else resolution
 
 
 def check_edfs(
@@ -68,9 +51,9 @@ def check_edfs(
     here: bool = False,
     dialect: Dialect = "ce",
 ) -> list[Resolution]:
-    """Check every EDF that is named; a folder stands for the ``.toml`` files in it.
+    """Check every EDF that is named; a directory means the ``.toml`` files in it.
 
-    Set-up steps that no EDF stands beside are in the result too, as a warning and without an EDF.
+    Set-up steps without an EDF beside them are in the result too, as a warning and without an EDF.
     """
     checked: list[Resolution] = []
     bases = Bases()
@@ -86,8 +69,90 @@ def check_edfs(
     return checked
 
 
+def with_local_checks(resolution: Resolution) -> Resolution:
+    """Add the diagnostics of `check_local` and `unchecked`, with the file and line of each value."""
+    if resolution.edf is None:
+        return resolution
+    seen = (*check_local(resolution.edf), *unchecked(resolution.edf))
+    found = tuple(_placed(each, resolution) for each in seen)
+    return Resolution(
+        resolution.file,
+        None if any(each.severity == "error" for each in found) else resolution.edf,
+        most_important((*resolution.diagnostics, *found), resolution.file),
+        resolution.places,
+        resolution.setup,
+    )
+
+
+def check_local(edf: Edf, *, pulls: bool = True, machine: str = "") -> tuple[Diagnostic, ...]:
+    """Check that the image is there, whole and for this machine, and every mount's source readable.
+
+    Parameters
+    ----------
+    pulls
+        Whether the engine fetches images from a registry; where it doesn't, such an image is an error.
+    machine
+        The machine type of ``uname -m``; by default this machine's.
+    """
+    checks = _Checks(edf)
+    checks.image(machine or os.uname().machine, pulls=pulls)
+    checks.mounts()
+    checks.workdir()
+    return tuple(checks.found)
+
+
+def unchecked(edf: Edf) -> tuple[Diagnostic, ...]:
+    """Return warnings about what `check_local` could not check, so that silence is not taken for a yes."""
+    checks = _Checks(edf)
+    path = edf.image_path
+    if path is not None and not _problem(path) and image_architecture(path) is None:
+        checks.add(
+            "architecture-unknown",
+            "image",
+            f"no program could be read in the image {path}, so it is unknown whether it fits this machine.",
+            "Install squashfs-tools, or see 'file' on a program in the image.",
+            "warning",
+        )
+    return tuple(checks.found)
+
+
+def check_mount(mount: Mount) -> None:
+    """Check on this machine, as this user, that the source of a mount is there and can be read.
+
+    Raises
+    ------
+    GipfelError
+        It is not, or is to be mounted as a SquashFS file and is not one, or names no file at all.
+    """
+    if mount.is_special:
+        raise GipfelError(
+            f"The mount {mount} has no source: only the engines ce and pyxis make it.",
+            "Take it out, or choose one of these engines.",
+        )
+    if "sqsh" in mount.flags:
+        try:
+            check_image(Path(mount.source))
+        except GipfelError as error:
+            raise GipfelError(
+                error.problem.replace("The image", "The mount's image", 1), error.fix
+            ) from error
+        return
+    source = Path(mount.source)
+    try:
+        source.stat()
+    except OSError as error:
+        raise GipfelError(
+            f"The mount's source {source} can't be mounted: {error.strerror}.",
+            "Make it, or take the mount out.",
+        ) from error
+    if not os.access(source, os.X_OK if source.is_dir() else os.R_OK):
+        raise GipfelError(
+            f"The mount's source {source} can't be read by you.", "Ask its owner for read permission."
+        )
+
+
 def is_folder(name: str, *, environment: Mapping[str, str], directory: Path) -> bool:
-    """Whether a name stands for a folder of EDFs: a folder's path, or a bare name that is no EDF's."""
+    """Return whether a name means a directory of EDFs: its path, or a bare name that no EDF has."""
     # A Path for each of thousands is slow.
     if not name or not os.path.isdir(os.path.join(directory.absolute(), name)):  # noqa: PTH112, PTH118
         return False
@@ -100,10 +165,58 @@ def is_folder(name: str, *, environment: Mapping[str, str], directory: Path) -> 
     return False
 
 
+def as_json(resolution: Resolution, *, origin: bool = False) -> dict[str, Any]:
+    """Return the answer of ``--json``: ``file``, ``valid``, ``diagnostics``, and ``edf`` or null.
+
+    ``setup`` lists the set-up steps as path, digest and text. With ``origin`` also ``origins``: from a key,
+    ``env.A`` or ``mounts[0]``, to the file of its value; that of ``setup[0]`` is the EDF beside it.
+    """
+    edf = resolution.edf
+    answer = {
+        "file": resolution.file.encode("utf-8", "replace").decode(),
+        "valid": resolution.valid,
+        "diagnostics": [each.model_dump(mode="json") for each in resolution.diagnostics],
+        "edf": None if edf is None else {**edf.model_dump(mode="json"), "digest": edf.digest},
+    }
+    if edf is not None and resolution.setup:
+        answer["setup"] = [
+            {"path": each.path, "digest": each.digest, "text": each.text} for each in resolution.setup
+        ]
+    return answer | {"origins": resolution.origins} if origin else answer
+
+
+def show_edf(resolution: Resolution, *, origin: bool = False) -> list[str]:
+    """Return a resolved EDF as lines for a terminal, with ``origin`` also the file of each value."""
+    edf = resolution.edf
+    if edf is None:
+        return [str(each) for each in resolution.diagnostics]
+    # From the key that is shown and the one in `origins`, to the value.
+    rows: list[tuple[str, str, object]] = []
+    for key, value in edf.content.items():
+        if key == "setup":
+            continue
+        if isinstance(value, dict):
+            rows += [(f"{key}.{name}", f"{key}.{name}", item) for name, item in value.items()]
+        elif isinstance(value, list):
+            items = [str(mount) for mount in edf.mounts] if key == "mounts" else value
+            rows += [(key, f"{key}[{position}]", item) for position, item in enumerate(items)]
+        else:
+            rows.append((key, key, value))
+    lines = []
+    origins = resolution.origins if origin else {}
+    for shown, key, value in rows:
+        text = f"= {str(value).lower() if isinstance(value, bool) else value}"
+        if key.startswith("env.") and not value:
+            text = "is unset"
+        source = f"    # {origins.get(key, 'default')}" if origin else ""
+        lines.append(_plain(f"{shown} {text}{source}"))
+    return [*lines, *_shown_steps(resolution, origin=origin)]
+
+
 def _files(
     name: str, environment: Mapping[str, str], directory: Path
 ) -> tuple[list[str], tuple[Diagnostic, ...]]:
-    """The EDFs that a name stands for, and what is to be said about set-up steps without one."""
+    """Return the EDFs that a name means, and diagnostics about set-up steps without an EDF."""
     folder = os.path.normpath(os.path.join(directory.absolute(), name))  # noqa: PTH118
     if name.endswith(SUFFIX) and os.path.isfile(folder):  # noqa: PTH113
         path = Path(folder)
@@ -118,3 +231,116 @@ def _files(
         return [name], ()
     files = [f"{folder}/{each}" for each in inside if each.endswith(".toml")]
     return files, tuple(orphans(folder, inside))
+
+
+def _placed(diagnostic: Diagnostic, resolution: Resolution) -> Diagnostic:
+    """Add the file and line of the value, which may be those of a base."""
+    entry = resolution.places.get(diagnostic.key)
+    if entry is None:
+        return diagnostic
+    return entry.diagnostic(diagnostic.code, diagnostic.message, diagnostic.fix, severity=diagnostic.severity)
+
+
+def _problem(image: Path) -> GipfelError | None:
+    try:
+        check_image(image)
+    except GipfelError as error:
+        return error
+    return None
+
+
+class _Checks:
+    def __init__(self, edf: Edf) -> None:
+        self._edf = edf
+        self.found: list[Diagnostic] = []
+
+    def add(self, code: str, key: str, problem: str, fix: str, severity: Severity = "error") -> None:
+        file = self._edf.path or self._edf.name
+        self.found.append(
+            Diagnostic(severity=severity, code=code, file=file, line=None, key=key, message=problem, fix=fix)
+        )
+
+    def image(self, machine: str, *, pulls: bool) -> None:
+        path = self._edf.image_path
+        if _LATER in self._edf.image:
+            return
+        if path is None:
+            self._reference(pulls=pulls)
+        elif error := _problem(path):
+            self.add("image", "image", error.problem, error.fix)
+        elif (found := image_architecture(path)) and not can_run(machine, found):
+            self.add(
+                "architecture",
+                "image",
+                f"The image {path} is for {found}, and this machine is {machine}: nothing in it starts.",
+                f"Import the image for {machine}.",
+            )
+
+    def _reference(self, *, pulls: bool) -> None:
+        image = self._edf.image
+        if image and (problem := reference_problem(image)):
+            self.add(
+                "reference",
+                "image",
+                f"No registry has an image {image!r}: {problem}.",
+                "Write [USER@][REGISTRY#]IMAGE[:TAG], or begin a file with '/' or './'.",
+            )
+        elif image:
+            self.add(
+                "image",
+                "image",
+                f"The image {image!r} is in a registry, not on this machine"
+                + (": ce, pyxis, podman and apptainer pull it at start." if pulls else "."),
+                "Import it into a .sqsh file and give that file's path"
+                + (" to start without a download." if pulls else "."),
+                "warning" if pulls else "error",
+            )
+
+    def mounts(self) -> None:
+        for position, mount in enumerate(self._edf.mounts):
+            if mount.is_special or _LATER in mount.source:
+                continue
+            try:
+                check_mount(mount)
+            except GipfelError as error:
+                self.add("mount-source", f"mounts[{position}]", error.problem, error.fix)
+
+    def workdir(self) -> None:
+        path, workdir = self._edf.image_path, self._edf.workdir
+        if path is None or not workdir or any(each.key == "image" for each in self.found):
+            return
+        if _LATER in str(path) or _LATER in workdir:
+            return
+        for mount in reversed(self._edf.mounts):
+            inner = os.path.relpath(workdir, mount.destination)
+            if inner.partition("/")[0] == "..":
+                continue
+            is_bound = not mount.is_special and "sqsh" not in mount.flags
+            if is_bound and not os.path.lexists(Path(mount.source) / inner):
+                self._warn_workdir(f"{mount.source} has no {inner}")
+            return
+        if workdir != "/" and is_inside(path, workdir.strip("/")) is False:
+            self._warn_workdir("no mount leads there, and the image has no such directory")
+
+    def _warn_workdir(self, why: str) -> None:
+        self.add(
+            "workdir",
+            "workdir",
+            f"{why}: a program can't start in {self._edf.workdir}.",
+            "Mount it, make it, or choose another directory.",
+            "warning",
+        )
+
+
+def _shown_steps(resolution: Resolution, *, origin: bool) -> Iterator[str]:
+    for steps in resolution.setup:
+        yield f"setup = {steps.path}" + (f"    # {steps.edf}" if origin else "")
+        for line in steps.text.removesuffix("\n").split("\n"):
+            yield f"    {_plain(line)}"
+
+
+def _plain(line: str) -> str:
+    """Escape what a terminal would obey."""
+    if line.isprintable():
+        return line
+    return "".join(each if each.isprintable() or each == "\t" else repr(each)[1:-1] for each in line)

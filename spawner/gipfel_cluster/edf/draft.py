@@ -1,4 +1,4 @@
-"""``python -m gipfel_cluster.edf.draft``: checks an EDF that is not on disk yet, and saves it.
+"""``python -m gipfel_cluster.edf.draft``: check an EDF that is not on disk yet, and save it.
 
 It reads a `Draft` as JSON from its input, as the user whose file it becomes, and answers one JSON document
 with ``toml``, ``valid``, ``diagnostics`` and ``edf``; with ``saved`` and ``name``, or ``problem``, where it
@@ -14,15 +14,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+import tomli_w
 from pydantic import Field, ValidationError
 
 from ..model import Frozen, one_line
-from .check import with_here
+from .check import as_json, with_local_checks
+from .keys import WrittenEdf
 from .lookup import search_path
 from .resolve import resolve_text
-from .show import as_json
-from .toml_text import edf_toml
-from .written import WrittenEdf
 
 MOST_CHARACTERS = 64 << 10
 
@@ -51,7 +50,7 @@ def answer(draft: Draft, environment: Mapping[str, str], directory: Path) -> dic
     path = Path(environment.get("HOME") or Path.home()) / ".edf" / f"{draft.name}.toml"
     resolution = resolve_text(text, file=str(path), environment=environment, directory=directory)
     # As the file will be checked when a server starts with it; one that is not here yet may be saved.
-    document = as_json(with_here(resolution)) | {"toml": text}
+    document = as_json(with_local_checks(resolution)) | {"toml": text}
     if not draft.save:
         return document
     if resolution.edf is None:
@@ -71,7 +70,7 @@ def _save(path: Path, text: str, *, replace: bool, environment: Mapping[str, str
     except FileExistsError:
         return {"problem": f"{path} is there already.", "exists": True}
     except OSError as error:
-        # Half a file is no EDF, and would be in the way of the next attempt.
+        # Half a file is not an EDF, and would be in the way of the next attempt.
         with contextlib.suppress(OSError):
             target.unlink()
         return {"problem": f"{path} can't be written: {error.strerror}."}
@@ -83,8 +82,13 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
+def edf_toml(values: Mapping[str, object]) -> str:
+    """Return an EDF as TOML text: its scalars and arrays first, then its tables, each in the order given."""
+    return tomli_w.dumps(values, indent=2)
+
+
 def main() -> int:
-    """Answer the draft on standard input; 0, or 2 where it is none."""
+    """Answer the draft on standard input; return 0, or 2 where it is not valid."""
     try:
         draft = Draft.model_validate_json(sys.stdin.read())
     except (ValidationError, ValueError) as error:

@@ -1,17 +1,29 @@
-"""``${VAR}``, ``${VAR:-default}`` and ``$${literal}`` in the values of an EDF."""
+"""Variables in the values of an EDF: ``${VAR}``, ``${VAR:-default}`` and the literal ``$${VAR}``.
+
+`expand` follows the Container Engine and Pyxis. `expand_bash` follows bash between double quotes, as Sarus
+does: the forms of the Bash manual's "Shell Parameter Expansion" that need no array and assign nothing.
+Nothing is run.
+"""
 
 import re
 from collections.abc import Callable
 
-from .limits import LONGEST
-from .model import shortened
+from .model import LONGEST, Dialect, shortened
 
 _TOKEN = re.compile(r"\$\$\{|\$\{(?P<body>[^}]*)\}|\$\{")
 _COLON = re.compile(r"\$?\$\{[^}]*\}|:")
 _BODY = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<fallback>:-(?P<value>.*))?", re.DOTALL)
 _UNBRACED = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
-
 Lookup = Callable[[str], str | None]
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OPERATOR = re.compile(r":[-+?]|##|%%|//|\^\^|,,|[-+?#%/^,:]")
+_SPECIAL = re.compile(r"[$}\\]")
+_SLICE = re.compile(r"\s*(?P<start>\d+|\s-\d+|\(-\d+\))\s*(?::\s*(?P<length>\d+)\s*)?")
+#: A slash without a backslash, and a character with one or without.
+_SLASH = re.compile(r"(?<!\\)/")
+_PART = re.compile(r"\\.|.", re.DOTALL)
+_MOST_NESTED = 20
+_PATTERN_LENGTH = 100  # characters; a longer pattern could take minutes
 
 
 class ExpansionError(Exception):
@@ -23,23 +35,7 @@ class ExpansionError(Exception):
 
 
 def never(name: str) -> None:
-    """Stand for no variable."""
-
-
-def undefined(name: str) -> ExpansionError:
-    """Say that a variable is not defined."""
-    name = shortened(name)
-    return ExpansionError(
-        "unknown-variable",
-        f"the variable {name} is not defined.",
-        f"Set {name}, or write ${{{name}:-}} if it may be empty.",
-    )
-
-
-def too_long() -> ExpansionError:
-    """Say that a value is too long once its variables are expanded."""
-    message = f"with its variables the value is longer than {LONGEST} characters."
-    return ExpansionError("too-long", message, "Use fewer variables.")
+    """Return None for every name: a lookup without variables."""
 
 
 def expand(text: str, lookup: Lookup, later: Lookup = never) -> str:
@@ -52,7 +48,7 @@ def expand(text: str, lookup: Lookup, later: Lookup = never) -> str:
     lookup
         The value of a variable, or None where it isn't defined.
     later
-        What stands for a variable without a default that will be defined later; None for any other.
+        The text for a variable without a default that will be defined later; None for any other.
 
     Raises
     ------
@@ -83,7 +79,9 @@ def _value(body: str, lookup: Lookup, later: Lookup) -> str:
     match = _BODY.fullmatch(body)
     if match is None:
         raise ExpansionError(
-            "bad-variable", f"'${{{shortened(body)}}}' is no variable.", "Write ${NAME} or ${NAME:-default}."
+            "bad-variable",
+            f"'${{{shortened(body)}}}' is not a valid variable.",
+            "Write ${NAME} or ${NAME:-default}.",
         )
     if "${" in (match["value"] or ""):
         raise ExpansionError(
@@ -119,3 +117,182 @@ def split_fields(text: str) -> tuple[str, ...]:
 def unbraced_variables(text: str) -> tuple[str, ...]:
     """List the names, each once, that are written ``$NAME``: without braces they stay as they are."""
     return tuple(dict.fromkeys(_UNBRACED.findall(text))) if "$" in text else ()
+
+
+def expand_bash(text: str, lookup: Lookup, later: Lookup = never) -> str:
+    """Replace every variable by its value, and every ``${NAME…}`` by what bash makes of it.
+
+    Raises
+    ------
+    ExpansionError
+        A variable isn't defined, a brace isn't closed, or the form is not supported.
+    """
+    return text if "$" not in text and "\\" not in text else _BashReader(text, lookup, later).read()
+
+
+class _BashReader:
+    def __init__(self, text: str, lookup: Lookup, later: Lookup) -> None:
+        self._text = text
+        self._lookup = lookup
+        self._later = later
+        self._at = 0
+        self._depth = 0
+
+    def read(self) -> str:
+        """Expand to the end, or inside of braces to the one that closes them."""
+        parts: list[str] = []
+        length = 0
+        while match := _SPECIAL.search(self._text, self._at):
+            parts.append(self._text[self._at : match.start()])
+            self._at = match.end()
+            if match[0] == "}" and self._depth:
+                return "".join(parts)
+            parts.append(self._variable() if match[0] == "$" else self._literal(match[0]))
+            length += len(parts[-1])
+            if length > LONGEST:
+                raise too_long()
+        if self._depth:
+            raise ExpansionError("unclosed-variable", "'${' is not closed by '}'.", "Write ${NAME}.")
+        parts.append(self._text[self._at :])
+        self._at = len(self._text)
+        return "".join(parts)
+
+    def _literal(self, character: str) -> str:
+        if character == "\\" and self._text[self._at : self._at + 1] in {"$", "\\", "}"}:
+            self._at += 1
+            return self._text[self._at - 1]
+        return character
+
+    def _variable(self) -> str:
+        if self._text.startswith("${", self._at):
+            self._at += 2
+            return "${"
+        if self._text.startswith("{", self._at):
+            return self._braced()
+        if name := _NAME.match(self._text, self._at):
+            self._at = name.end()
+            return self._value(name[0])
+        return "$"
+
+    def _value(self, name: str) -> str:
+        value = self._lookup(name)
+        if value is None:
+            value = self._later(name)
+        if value is None:
+            raise undefined(name)
+        return value
+
+    def _braced(self) -> str:
+        start = self._at + 1
+        counts = self._text.startswith("#", start)
+        name = _NAME.match(self._text, start + counts)
+        if name is None or self._depth >= _MOST_NESTED:
+            raise _unknown(self._text[self._at : self._at + 40])
+        self._at = name.end()
+        if self._text.startswith("}", self._at):
+            self._at += 1
+            value = self._value(name[0])
+            return str(len(value)) if counts else value
+        operator = _OPERATOR.match(self._text, self._at)
+        if operator is None or counts:
+            if "}" not in self._text[self._at :]:
+                raise ExpansionError("unclosed-variable", "'${' is not closed by '}'.", "Write ${NAME}.")
+            raise _unknown(self._text[start - 1 : self._at + 40])
+        self._at = operator.end()
+        outer, self._depth = self._text, self._depth + 1
+        word = self.read()
+        self._depth -= 1
+        return self._applied(name[0], operator[0], word, outer[start - 1 : self._at])
+
+    def _applied(self, name: str, operator: str, word: str, written: str) -> str:
+        value = self._lookup(name)
+        present = bool(value) if operator.startswith(":") and operator != ":" else value is not None
+        match operator.lstrip(":") if len(operator) > 1 else operator:
+            case "-":
+                return value if present and value is not None else word
+            case "+":
+                return word if present else ""
+        if value is None or (operator == ":?" and not value):
+            raise undefined(name)
+        if operator in {"?", ":?"}:
+            return value
+        if operator == ":":
+            return _sliced(value, word, written)
+        return _edited(value, operator, word, written)
+
+
+def _sliced(value: str, word: str, written: str) -> str:
+    match = _SLICE.fullmatch(word)
+    if match is None:
+        raise _unknown(written)
+    start = int(match["start"].strip(" ()")[:9])
+    end = None if match["length"] is None else (start % max(1, len(value)) if start < 0 else start)
+    return value[start:] if end is None else value[end : end + int(match["length"][:9])]
+
+
+def _edited(value: str, operator: str, word: str, written: str) -> str:
+    if operator in {"^^", ",,", "^", ","} and not word:
+        changed = value.upper() if operator[0] == "^" else value.lower()
+        return changed if len(operator) == 2 else changed[:1] + value[1:]
+    if operator in {"#", "##"}:
+        pattern = _pattern(word, greedy=operator == "##", written=written)
+        found = re.match(pattern, value, re.DOTALL)
+        return value[found.end() :] if found else value
+    if operator in {"%", "%%"}:
+        # The shortest end is the shortest beginning of what is read backwards.
+        backwards = "".join(reversed(_PART.findall(word)))
+        pattern = _pattern(backwards, greedy=operator == "%%", written=written)
+        found = re.match(pattern, value[::-1], re.DOTALL)
+        return value[: len(value) - found.end()] if found else value
+    if operator in {"/", "//"}:
+        old, *rest = _SLASH.split(word, maxsplit=1)
+        pattern, new = _pattern(old, greedy=True, written=written), "".join(rest)
+        once = operator == "/"
+        changed = re.sub(pattern, lambda _: new, value, count=once, flags=re.DOTALL) if old else value
+        if len(changed) > LONGEST:
+            raise too_long()
+        return changed
+    raise _unknown(written)
+
+
+def _pattern(text: str, *, greedy: bool, written: str) -> str:
+    """Return a shell pattern with at most one star as a regular expression; no classes."""
+    if text.count("*") > 1 or "[" in text or len(text) > _PATTERN_LENGTH:
+        raise _unknown(written)
+    signs = {"*": ".*" if greedy else ".*?", "?": "."}
+    return "".join(
+        re.escape(part[1:]) if part.startswith("\\") else signs.get(part, re.escape(part))
+        for part in _PART.findall(text)
+    )
+
+
+def _unknown(written: str) -> ExpansionError:
+    return ExpansionError(
+        "bad-variable",
+        f"'${written[:60]}' is not a supported form of a variable.",
+        "Write ${NAME} or ${NAME:-default}.",
+    )
+
+
+def undefined(name: str) -> ExpansionError:
+    """Return the error about a variable that is not defined."""
+    name = shortened(name)
+    return ExpansionError(
+        "unknown-variable",
+        f"the variable {name} is not defined.",
+        f"Set {name}, or write ${{{name}:-}} if it may be empty.",
+    )
+
+
+def too_long() -> ExpansionError:
+    """Return the error about a value that is too long once its variables are expanded."""
+    message = f"with its variables the value is longer than {LONGEST} characters."
+    return ExpansionError("too-long", message, "Use fewer variables.")
+
+
+#: How each dialect expands a value.
+EXPANDERS: dict[Dialect, Callable[[str, Lookup, Lookup], str]] = {
+    "ce": expand,
+    "pyxis": expand,
+    "sarus": expand_bash,
+}

@@ -4,13 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .bash import EXPANDERS
-from .dialects import Dialect
-from .entry import Document, Entry
-from .expand import ExpansionError, Lookup, never
-from .limits import ALL_BYTES, FILES, LEVELS, STEPS_BYTES, VALUES
+from .document import Document, Entry
+from .expand import EXPANDERS, ExpansionError, Lookup, never
 from .lookup import read_edf_text
-from .model import Diagnostic, EdfError, shortened
+from .model import ALL_BYTES, FILES, LEVELS, STEPS_BYTES, VALUES, Diagnostic, Dialect, EdfError, shortened
 from .parse import parse
 from .setup import read_steps
 
@@ -68,11 +65,11 @@ class Chain:
         self.read_text(text, path)
 
     def read_text(self, text: str, path: Path) -> None:
-        """Like `read`, for a file of which the text is known already."""
-        self._take(*self._parsed(text, path), path, ())
+        """Read a file of which the text is known already and, before it, its bases."""
+        self._add(*self._parsed(text, path), path, ())
 
     def _parsed(self, text: str, path: Path) -> tuple[Document, list[Diagnostic]]:
-        """Parse a file, and read the set-up steps that stand beside it."""
+        """Parse a file, and read the set-up steps beside it."""
         file = str(path)
         document, diagnostics = parse(text, file, self._dialect)
         if file.startswith("/"):
@@ -80,14 +77,14 @@ class Chain:
             diagnostics += found
         return document, diagnostics
 
-    def _take(
+    def _add(
         self, document: Document, diagnostics: list[Diagnostic], path: Path, above: tuple[Path, ...]
     ) -> None:
         is_new = str(path) not in self.sources
         if is_new:
             self.diagnostics.extend(diagnostics)
             self._weigh(document, path)
-        for entry in document.base:
+        for entry in document.base_environment:
             self._read_base(entry, (*above, path))
         self.documents.append(document)
         if is_new and str(path) not in self.sources:
@@ -149,19 +146,19 @@ class Chain:
             message = f"more than {levels} levels of bases: {_shown(chain, base)}."
             self._refuse(entry, "levels", message, "Merge some.")
         else:
-            self._take_base(base, chain)
+            self._add_base(base, chain)
 
     def _refuse(self, entry: Entry, code: str, message: str, fix: str) -> None:
         self.diagnostics.append(entry.diagnostic(code, message, fix))
 
-    def _take_base(self, path: Path, chain: tuple[Path, ...]) -> None:
+    def _add_base(self, path: Path, chain: tuple[Path, ...]) -> None:
         read = self._bases.read
         if path not in read:
             try:
                 read[path] = self._parsed(read_edf_text(path), path)
             except EdfError as error:
                 read[path] = (Document(), list(error.diagnostics))
-        self._take(*read[path], path, chain)
+        self._add(*read[path], path, chain)
 
 
 def _leads_back(base: Path, chain: tuple[Path, ...]) -> bool:
@@ -174,9 +171,9 @@ def _shown(chain: tuple[Path, ...], base: Path) -> str:
 
 
 def merge(documents: Sequence[Document]) -> Document:
-    """One document of several: later values win, mounts, devices and set-up steps are appended.
+    """Merge several documents: later values win, mounts, devices and set-up steps are appended.
 
-    One that is there more than once is read once: what it appends stands where it came first, and its values
+    One that is there more than once is read once: what it appends is where it came first, and its values
     win where it came last.
     """
     merged = Document()

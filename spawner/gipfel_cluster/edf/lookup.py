@@ -1,18 +1,17 @@
-"""Where an EDF is: a path, or a name on the search path."""
+"""Find EDFs, by path or by name on the search path, and read their text."""
 
 import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from .limits import FILE_BYTES
-from .model import Diagnostic, EdfError
+from .model import FILE_BYTES, Diagnostic, EdfError
 
 
 def search_path(environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """List the absolute folders of ``EDF_PATH`` in their order, else ``~/.edf`` alone.
+    """List the absolute directories of ``EDF_PATH`` in their order, else ``~/.edf`` alone.
 
-    Nothing where there is neither: no ``HOME``, and a user that the machine has no home folder of.
+    Nothing where there is neither: no ``HOME``, and a user that the machine has no home directory of.
     """
     folders = [Path(each) for each in environment.get("EDF_PATH", "").split(":") if each.startswith("/")]
     home = _home(environment)
@@ -38,7 +37,7 @@ def find_edf(name_or_path: str, *, environment: Mapping[str, str], directory: Pa
         raise _not_found(name_or_path, f"{name_or_path!r} can't name an EDF.", "Give a name or a path.")
     if name_or_path.startswith(("/", ".", "~/")):
         if name_or_path.startswith("~/") and _home(environment) is None:
-            raise _not_found(name_or_path, "this machine knows no home folder of yours.", "Set HOME.")
+            raise _not_found(name_or_path, "this machine knows no home directory of yours.", "Set HOME.")
         path = _expanded(name_or_path, environment, directory)
         try:
             path.stat()
@@ -53,7 +52,7 @@ def find_edf(name_or_path: str, *, environment: Mapping[str, str], directory: Pa
         tried.insert(0, directory / file)
     present = [candidate for candidate in tried if os.path.lexists(candidate)]
     for candidate in present:
-        # A link that leads nowhere or a folder does not hide an EDF further on.
+        # A link that leads nowhere or a directory does not hide an EDF further on.
         if os.path.exists(candidate) and not os.path.isdir(candidate):  # noqa: PTH110, PTH112 - as fast
             return candidate
     if present:
@@ -64,7 +63,7 @@ def find_edf(name_or_path: str, *, environment: Mapping[str, str], directory: Pa
         raise _not_found(
             name_or_path,
             f"{', '.join(closed)} can't be read: Permission denied. Looked for {places}.",
-            "Ask its owner for permission, or set EDF_PATH to folders that you may read.",
+            "Ask its owner for permission, or set EDF_PATH to directories that you may read.",
         )
     raise _not_found(
         name_or_path,
@@ -74,7 +73,7 @@ def find_edf(name_or_path: str, *, environment: Mapping[str, str], directory: Pa
 
 
 def _is_closed(path: Path) -> bool:
-    """Return whether nobody but its owner can say if a file is there."""
+    """Return whether only its owner can see if a file is there."""
     try:
         path.lstat()
     except PermissionError:
@@ -90,7 +89,7 @@ def read_edf_text(path: Path) -> str:
     Raises
     ------
     EdfError
-        It can't be read, is no regular file, is larger than 1 MiB or isn't UTF-8.
+        It can't be read, is not a regular file, is larger than 1 MiB or isn't UTF-8.
     """
     try:
         if not str(path).isascii():
@@ -98,12 +97,12 @@ def read_edf_text(path: Path) -> str:
         with open(path, "rb", opener=_open) as file:
             kind = os.fstat(file.fileno()).st_mode
             if not stat.S_ISREG(kind):
-                raise _unreadable(path, "is no regular file.")
+                raise _unreadable(path, "is not a regular file.")
             content = file.read(FILE_BYTES + 1)
     except IsADirectoryError as error:
-        raise _unreadable(path, "is a folder.") from error
+        raise _unreadable(path, "is a directory.") from error
     except UnicodeEncodeError as error:
-        raise _unreadable(path, "has a name that is no UTF-8 text.") from error
+        raise _unreadable(path, "has a name that is not UTF-8 text.") from error
     except OSError as error:
         raise _unreadable(path, f"can't be read: {error.strerror}.") from error
     if len(content) > FILE_BYTES:
@@ -112,7 +111,7 @@ def read_edf_text(path: Path) -> str:
         return content.decode()
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
-        raise _unreadable(path, "is no UTF-8 text.", line) from error
+        raise _unreadable(path, "is not UTF-8 text.", line) from error
 
 
 def _open(path: str, flags: int) -> int:
@@ -128,7 +127,7 @@ def list_edfs(*, environment: Mapping[str, str]) -> tuple[str, ...]:
             inside = os.listdir(folder)  # noqa: PTH208 - as text, and all at once
         except OSError:
             continue
-        # os.path, which says no to a link into somebody's private folder, where a Path would raise.
+        # os.path returns False for a link into another user's private directory, where a Path would raise.
         files = (each for each in inside if each.endswith(".toml") and os.path.isfile(folder / each))  # noqa: PTH113
         names.update(each.removesuffix(".toml") for each in files)
     return tuple(sorted(name for name in names if name.isprintable() and not name.startswith(".")))

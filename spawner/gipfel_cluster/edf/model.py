@@ -1,34 +1,56 @@
-"""What an environment definition file (EDF) says once it is resolved, and what is wrong with one."""
+"""An EDF after it was resolved, diagnostics about it, and the limits and dialects of EDFs.
+
+Real EDFs have a few dozen values and a few kilobytes; the limits are far above these. They keep a hostile EDF
+cheap: checking, showing or rendering one takes seconds at most and writes less than a megabyte.
+"""
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from ..model import Frozen, GipfelError, one_line
-from .limits import DIAGNOSTICS, PATH_BYTES
 
-#: A note says what follows from an EDF that is right as it is.
+#: Bytes of one file.
+FILE_BYTES = 1 << 20
+#: Bytes of all files of one EDF.
+ALL_BYTES = 2 << 20
+#: Entries of ``base_environment`` in all files of one EDF, and how deep they lead.
+FILES = 200
+LEVELS = 10
+#: Values of one file, and of all files of one EDF.
+VALUES = 2000
+#: Parts of one key.
+PARTS = 50
+#: Characters of one value as written and as expanded; the kernel carries no longer variable either.
+LONGEST = 1 << 16
+#: Characters of all names and expanded values of one EDF. One that JSON escapes counts as six.
+ALL_CHARACTERS = 1 << 17
+#: Bytes of a path. Source: Linux, PATH_MAX.
+PATH_BYTES = 4096
+#: Flags of one mount.
+FLAGS = 32
+#: Bytes of all set-up steps of one EDF.
+STEPS_BYTES = 1 << 16
+#: Diagnostics of one EDF that are reported.
+DIAGNOSTICS = 100
+#: A note explains a consequence of an EDF that is right as it is.
 Severity = Literal["error", "warning", "note"]
-
 _LONGEST = {"key": 200, "message": 2000, "fix": 400}
 _QUOTED = 120
 #: Sources that name no file: the Container Engine and Pyxis mount or unmount there.
 SPECIAL_SOURCES = frozenset(("tmpfs", "umount"))
-
-
-def shortened(text: str, most: int = _QUOTED) -> str:
-    """Return a text with its middle left out where it is too long to be read in a message."""
-    if len(text) <= most:
-        return text
-    return f"{text[: most * 2 // 3]}…{text[-most // 3 :]}"
+Dialect = Literal["ce", "sarus", "pyxis"]
+DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
+#: Whether the image's entrypoint runs where the EDF doesn't say; Pyxis leaves it to its site, mostly like CE.
+ENTRYPOINT: dict[Dialect, bool] = {"ce": False, "sarus": True, "pyxis": False}
 
 
 class Mount(Frozen):
-    """One path of the host, seen at another place in the container."""
+    """A path of the host, mounted at another path of the container."""
 
     source: str
     destination: str
@@ -67,7 +89,7 @@ class Edf(Frozen):
 
     @property
     def content(self) -> dict[str, Any]:
-        """What the EDF asks for, without the name and the files that it came from.
+        """Return the EDF's settings, without the name and the files that they came from.
 
         Set-up steps are named by their digests, and not at all where there are none.
         """
@@ -76,13 +98,13 @@ class Edf(Frozen):
 
     @property
     def digest(self) -> str:
-        """``sha256:…`` over the canonical JSON of `content`."""
+        """Return ``sha256:…`` over the canonical JSON of `content`."""
         canonical = json.dumps(self.content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return "sha256:" + hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
 
     @property
     def image_path(self) -> Path | None:
-        """Where the image is on this machine, or None where it has none or comes from a registry."""
+        """Return the path of the image on this machine; None without an image or with one of a registry."""
         return Path(self.image) if self.image.startswith("/") else None
 
 
@@ -104,18 +126,36 @@ class Diagnostic(Frozen):
     @field_validator("file", "key", "message", "fix", mode="before")
     @classmethod
     def _readable(cls, text: str, info: ValidationInfo) -> str:
-        """Replace bytes that are no UTF-8, which no JSON could carry, and leave out what is too long."""
+        """Replace bytes that are not UTF-8, which no JSON could carry, and leave out what is too long."""
         text = shortened(text, _LONGEST.get(info.field_name or "", PATH_BYTES))
         return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
     @property
     def where(self) -> str:
-        """File, line and key, as far as they are known."""
+        """Return file, line and key, as far as they are known."""
         place = f"{self.file}:{self.line}" if self.line else self.file
         return ": ".join(part for part in (place, self.key) if part)
 
     def __str__(self) -> str:
         return one_line(f"{self.where}: {self.severity}: {self.message} {self.fix}")
+
+
+class EdfError(GipfelError):
+    """An EDF that can't be used; the first error is the message, all are in `diagnostics`.
+
+    Parameters
+    ----------
+    file
+        The EDF that was asked for, which is named too where the error is in one of its bases.
+    """
+
+    def __init__(self, diagnostics: Iterable[Diagnostic], file: str = "") -> None:
+        self.diagnostics = tuple(diagnostics)
+        errors = [each for each in self.diagnostics if each.severity == "error"]
+        first = errors[0]
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        asked = f"{file} can't be used: " if file and file != first.file else ""
+        super().__init__(f"{asked}{first.where}: {first.message}{more}", first.fix)
 
 
 def most_important(diagnostics: Iterable[Diagnostic], file: str) -> tuple[Diagnostic, ...]:
@@ -143,19 +183,18 @@ def most_important(diagnostics: Iterable[Diagnostic], file: str) -> tuple[Diagno
     return (*kept, more)
 
 
-class EdfError(GipfelError):
-    """An EDF that can't be used; the first error is the message, all are in `diagnostics`.
+def shortened(text: str, most: int = _QUOTED) -> str:
+    """Return a text with its middle left out where it is too long to be read in a message."""
+    if len(text) <= most:
+        return text
+    return f"{text[: most * 2 // 3]}…{text[-most // 3 :]}"
 
-    Parameters
-    ----------
-    file
-        The EDF that was asked for, which is named too where the error is in one of its bases.
-    """
 
-    def __init__(self, diagnostics: Iterable[Diagnostic], file: str = "") -> None:
-        self.diagnostics = tuple(diagnostics)
-        errors = [each for each in self.diagnostics if each.severity == "error"]
-        first = errors[0]
-        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-        asked = f"{file} can't be used: " if file and file != first.file else ""
-        super().__init__(f"{asked}{first.where}: {first.message}{more}", first.fix)
+def weight(text: str) -> int:
+    """Return how many characters a text takes in JSON, at most."""
+    return len(text) if text.isascii() and text.isprintable() else 6 * len(text)
+
+
+def annotation_variables(annotations: Mapping[str, str]) -> dict[str, str]:
+    """Name the variables by which Enroot's hooks see annotations: a dot becomes two underscores."""
+    return {f"OCI_ANNOTATION_{name.replace('.', '__')}": value for name, value in annotations.items()}

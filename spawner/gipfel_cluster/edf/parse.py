@@ -1,18 +1,42 @@
-"""One EDF file as it is written: values with the place where they stand, types checked, nothing expanded."""
+"""Read one EDF file: values with their lines, types checked, nothing expanded.
 
+`parse` reads a file. Below it: which key was meant by an unknown one, and what a syntax error of the TOML
+parser means to the author of an EDF.
+"""
+
+import difflib
+import functools
 import re
 import tomllib
 from typing import Any
 
-from .dialects import Dialect
-from .entry import Document, Entry, Source
-from .limits import LONGEST, PARTS, VALUES
-from .lines import Path
-from .model import Diagnostic, shortened
-from .toml_errors import syntax_error
-from .unknown_keys import ignored_key
-from .written import KEYS
+from .document import KEY, Document, Entry, Lines, Path, Source
+from .keys import KEYS, SYNONYMS
+from .model import LONGEST, PARTS, VALUES, Diagnostic, Dialect, shortened
 
+_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+#: What word processors and web pages make of quotes.
+_CURLY = re.compile("[\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb]")
+#: What the parser's message holds, and what to do about it.
+_FIXES = (
+    (
+        re.compile(r"Duplicate|overwrite a value|declare .* twice|mutate"),
+        "Write each key and each table once.",
+    ),
+    (re.compile(r"Illegal character|Unterminated"), "Close the string with its quote on the same line."),
+    (re.compile(r"Unescaped|escape|hex"), "Write two backslashes for one, or use single quotes."),
+    (re.compile(r"Expected '='|Invalid statement"), 'Write KEY = "value", one on a line.'),
+    (re.compile(r"Expected newline"), 'Strings need quotes, KEY = "value", and each key a line of its own.'),
+    (re.compile(r"Invalid value"), 'Strings need quotes: KEY = "value".'),
+    (re.compile(r"array"), "Close the array with ']' and put commas between its values."),
+    (re.compile(r"inline table"), "Keep { … } on one line and close it."),
+)
+_DOTTED = rf"(?:{KEY})(?:\s*\.\s*(?:{KEY}))*"
+_TABLE = re.compile(rf"\s*\[\[?\s*({_DOTTED})")
+_NAMED = re.compile(rf"\s*({_DOTTED})\s*(=?)")
+_KEY_PART = re.compile(KEY)
+_OTHERWISE = "Strings need quotes, and a table may be declared once."
+_GUESSED_KEY = 60
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: Engines carry it, and programs can read it; shells can't.
 _UNUSUAL_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
@@ -59,43 +83,40 @@ class _Reader:
 
     def read(self, content: dict[str, Any]) -> None:
         for key, value in content.items():
-            match key:
-                case "image" | "workdir":
-                    self._string(key, value)
-                case "entrypoint" | "writable":
-                    self._flag(key, value)
-                case "base_environment":
-                    self.document.base = self._base(value)
-                case "mounts":
-                    self.document.mounts = self._array(key, value)
-                case "devices":
-                    self.document.devices = self._array(key, value)
-                case "env":
-                    self._env(value)
-                case "annotations":
-                    self._annotations((key,), value)
-                case _ if self._has_room((key,)):
+            types = KEYS.get(key)
+            if key == "env":
+                self._env(value)
+            elif key == "annotations":
+                self._annotations((key,), value)
+            elif types is None:
+                if self._has_room((key,)):
                     self.diagnostics.append(ignored_key(Entry("", (key,), self._source), type(value)))
+            elif list in types:
+                setattr(self.document, key, self._array(key, value, one=str in types))
+            elif bool in types:
+                self._flag(key, value)
+            else:
+                self._string(key, value)
 
     def _has_room(self, path: Path, count: int = 1) -> bool:
         """Count values; those beyond the limit are refused once and not read."""
         before, self._values = self._values, self._values + count
         if before <= VALUES < self._values:
-            self._say(path, "values", f"the file has more than {VALUES} values.", "Take some out.")
+            self._report(path, "values", f"the file has more than {VALUES} values.", "Take some out.")
         return self._values <= VALUES
 
-    def _say(self, path: Path, code: str, message: str, fix: str) -> None:
+    def _report(self, path: Path, code: str, message: str, fix: str) -> None:
         self.diagnostics.append(Entry("", path, self._source).diagnostic(code, message, fix))
 
     def _refuse(self, path: Path, expected: str, value: object, fix: str) -> None:
         kind = _TYPES.get(type(value), "a date or time")
         if len(path) > 1 and path[0] in {"env", "annotations"} and path[-1] in KEYS:
             fix = f"{path[-1]} is a key of the EDF itself: move it above the first line in brackets."
-        self._say(path, "type", f"must be {expected}, but is {kind}.", fix)
+        self._report(path, "type", f"must be {expected}, but is {kind}.", fix)
 
     def _entry(self, value: str, path: Path) -> Entry | None:
         if len(value) > LONGEST:
-            self._say(path, "too-long", f"is longer than {LONGEST} characters.", "Shorten it.")
+            self._report(path, "too-long", f"is longer than {LONGEST} characters.", "Shorten it.")
             return None
         return Entry(value, path, self._source)
 
@@ -111,15 +132,12 @@ class _Reader:
         else:
             self._refuse((key,), "true or false", value, f"Write {key} = true or {key} = false.")
 
-    def _base(self, value: object) -> tuple[Entry, ...]:
-        key = "base_environment"
-        if not isinstance(value, str):
-            return self._array(key, value)
-        entry = self._entry(value, (key,))
-        # The empty string is the documented default: no base.
-        return (entry,) if entry and value else ()
-
-    def _array(self, key: str, value: object) -> tuple[Entry, ...]:
+    def _array(self, key: str, value: object, *, one: bool) -> tuple[Entry, ...]:
+        """Return the entries of an array of strings; with ``one`` also of a single string."""
+        if one and isinstance(value, str):
+            entry = self._entry(value, (key,))
+            # The empty string is the documented default: none.
+            return (entry,) if entry and value else ()
         if not isinstance(value, list):
             self._refuse((key,), "an array of strings", value, f'Write {key} = ["…"].')
             return ()
@@ -154,7 +172,7 @@ class _Reader:
                 self.document.env[name] = entry
 
     def _can_be_named(self, path: Path, name: str, value: object) -> bool:
-        """Return whether a variable may have an unusual name, about which something is said in any case."""
+        """Return whether a variable may have an unusual name, which is reported in any case."""
         unusual = _UNUSUAL_VARIABLE.fullmatch(name) and isinstance(value, str)
         self.diagnostics.append(
             Entry("", path, self._source).diagnostic(
@@ -171,7 +189,7 @@ class _Reader:
     def _annotations(self, path: Path, value: object) -> None:
         if isinstance(value, dict):
             if len(path) > PARTS:
-                self._say(path, "type", "is nested too deeply.", "No annotation has as many parts.")
+                self._report(path, "type", "is nested too deeply.", "No annotation has as many parts.")
                 return
             for name, item in value.items():
                 self._annotations((*path, name), item)
@@ -192,7 +210,7 @@ class _Reader:
             self.diagnostics.append(
                 Entry("", path, self._source).diagnostic(
                     "annotation-twice",
-                    f"it stands in line {first.line or '?'} too, in another form: the later one wins.",
+                    f"it is in line {first.line or '?'} too, in another form: the later one wins.",
                     "Take one of them out.",
                     severity="warning",
                 )
@@ -212,8 +230,86 @@ def _is_deep(text: str) -> bool:
 
 
 def _quoted(value: object) -> str:
-    """The value as a TOML string, where it is short enough to be shown."""
+    """Return the value as a TOML string, where it is short enough to be shown."""
     if isinstance(value, bool):
         return f'"{str(value).lower()}"'
     short = isinstance(value, float) or (isinstance(value, int) and abs(value) < 10**9)
     return f'"{value}"' if short else '"…"'
+
+
+def ignored_key(entry: Entry, kind: type) -> Diagnostic:
+    """Return the warning that a key is ignored; name and type of the value show which one was meant."""
+    near = _near(str(entry.path[-1]), kind)
+    return entry.diagnostic(
+        "unknown-key",
+        "an EDF has no such key, so it is ignored.",
+        f"Did you mean {near}?" if near else f"Its keys are {', '.join(KEYS)}.",
+        severity="warning",
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def _near(key: str, kind: type) -> str:
+    if len(key) > _GUESSED_KEY:
+        return ""
+    key = key.lower().replace("-", "_")
+    fitting = {each for each, types in KEYS.items() if kind in types}
+    if key in {"environment", "environments"}:
+        return "env" if kind is dict else "base_environment"
+    if (synonym := SYNONYMS.get(key, "")) in fitting:
+        return synonym
+    close = difflib.get_close_matches(key, KEYS, n=3)
+    # A key of the right name and the wrong type is still the better guess where it is all but the same.
+    same = [each for each in close if each.replace("_", "") == key.replace("_", "")]
+    return next(iter(same or [each for each in close if each in fitting]), "")
+
+
+def syntax_error(error: Exception, text: str, file: str) -> Diagnostic:
+    """Return the error where a file stops being TOML, with the key if that is known."""
+    message, line, fix = str(error), None, _OTHERWISE
+    if match := _PLACE.search(message):
+        message = message[: match.start()]
+        line = int(match[1]) if match[1] else text.rstrip("\r\n").count("\n") + 1
+        on_line = text.replace("\r\n", "\n").split("\n")[line - 1] if match[1] else ""
+        fix = _fix(message, on_line, int(match[2] or 1) - 1)
+    if isinstance(error, RecursionError):
+        message, fix = "values are nested too deeply", "No key of an EDF is nested more than twice."
+    elif text.startswith("\ufeff"):
+        message, line, fix = "it begins with a byte order mark", 1, "Save it as UTF-8 without that mark."
+    return Diagnostic(
+        severity="error",
+        code="toml",
+        file=file,
+        line=line,
+        key=_nearest(text, line, str(error)) if line else "",
+        message=f"this is not valid TOML, so nothing in the file is used: {message}.",
+        fix=fix,
+    )
+
+
+def _fix(message: str, line: str, position: int) -> str:
+    """Return the fix, by the parser's message and the text where it stopped."""
+    unclosed = message.startswith("Illegal character") and _CURLY.search(line)
+    if _CURLY.match(line, position) or unclosed:
+        return "Replace the curly quotes by straight ones, \" or '."
+    if line[position:].startswith(",") and message.startswith("Expected newline"):
+        return "Take the comma out: keys are separated by line breaks alone."
+    return next((each for pattern, each in _FIXES if pattern.search(message)), _OTHERWISE)
+
+
+def _nearest(text: str, number: int, message: str) -> str:
+    """Return the key or table that a line belongs to, or nothing."""
+    lines = text.replace("\r\n", "\n").split("\n")[:number]
+    if table := _TABLE.match(lines[-1]):
+        return _joined(table[1])
+    named = _NAMED.match(lines[-1])
+    if named and (named[2] or message.startswith("Expected '='")):
+        above = next((table for line in reversed(lines) if (table := _TABLE.match(line))), None)
+        return _joined(f"{above[1]}.{named[1]}" if above else named[1])
+    # In the middle of a value: what was begun last before it.
+    found = Lines("\n".join(lines)).last()
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in found).removeprefix(".")
+
+
+def _joined(dotted: str) -> str:
+    return ".".join(part[1:-1] if part[0] in "\"'" else part for part in _KEY_PART.findall(dotted))

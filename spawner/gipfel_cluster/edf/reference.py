@@ -1,23 +1,61 @@
-"""Names of images in a registry: ``[USER@][REGISTRY#]IMAGE[:TAG]``, with a slash for ``#``, or a digest."""
+"""Names of images in a registry: ``[USER@][REGISTRY#]IMAGE[:TAG]``, with a slash for ``#``, or a digest.
+
+`reference_problem` checks a name; `read_reference` takes it apart, for each engine to write in its own form.
+"""
 
 import re
+from collections.abc import Mapping
+from typing import Literal
+
+from ..model import Frozen, GipfelError
 
 _PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
-_HOST = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\])(?::[0-9]+)?"
+_REGISTRY_HOST = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\])(?::[0-9]+)?"
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _DIGEST = re.compile(r"[a-z0-9]+(?:[+._-][a-z0-9]+)*:[0-9a-fA-F]{32,}")
-_NAME = re.compile(rf"(?:{_HOST}/)?{_PART}(?:/{_PART})*")
-_REGISTRY = re.compile(_HOST)
-_SCHEME = re.compile(r"[a-z]+://")
+_NAME = re.compile(rf"(?:{_REGISTRY_HOST}/)?{_PART}(?:/{_PART})*")
+_REGISTRY = re.compile(_REGISTRY_HOST)
+_ANY_SCHEME = re.compile(r"[a-z]+://")
 _LONGEST = 255
+_SCHEME = re.compile(r"(docker|dockerd|podman)://")
+#: Where an image is: in a registry, or in what a program keeps on the machine. Source: Enroot, `import`.
+Store = Literal["registry", "dockerd", "podman"]
+_STORES: Mapping[str, Store] = {"dockerd": "dockerd", "podman": "podman"}
+#: What looks like a host before the first slash is one. Source: distribution/reference, `splitDockerDomain`.
+_HOST = re.compile(r"localhost|.*[.:].*")
+_HUB = "docker.io"
+
+
+class Reference(Frozen):
+    """``[USER@][REGISTRY#]IMAGE[:TAG]`` in its parts; ``version`` is ``:TAG``, ``@DIGEST``, both or empty."""
+
+    store: Store
+    user: str
+    registry: str
+    name: str
+    version: str
+
+    @property
+    def oci(self) -> str:
+        """Return the name as podman, Apptainer and skopeo write it, the registry always named."""
+        registry = self.registry or _HUB
+        official = registry == _HUB and "/" not in self.name
+        return f"{registry}/{'library/' if official else ''}{self.name}{self.version}"
+
+    @property
+    def enroot(self) -> str:
+        """Return the name as Enroot and Pyxis write it, with a ``#`` behind the registry."""
+        user = f"{self.user}@" if self.user else ""
+        registry = f"{self.registry}#" if self.registry else ""
+        return f"{user}{registry}{self.name}{self.version}"
 
 
 def reference_problem(reference: str) -> str:
-    """Say what is wrong with the name of an image, or nothing where a registry could have it.
+    """Return what is wrong with the name of an image, or nothing where a registry could have it.
 
     Source: OCI distribution specification 1.1 (names, tags, digests), Enroot's import for ``@`` and ``#``.
     """
-    if scheme := _SCHEME.match(reference):
+    if scheme := _ANY_SCHEME.match(reference):
         return f"{scheme[0]!r} is not part of an image's name"
     rest, at, digest = reference.rpartition("@")
     if not at or ":" not in digest.partition("/")[0] or "#" in digest or not digest.startswith("sha"):
@@ -31,6 +69,50 @@ def reference_problem(reference: str) -> str:
     return _name_problem(name, digest)
 
 
+def read_reference(image: str) -> Reference:
+    """Take the name of an image apart, with a ``#`` or a slash behind its registry.
+
+    Raises
+    ------
+    GipfelError
+        No registry could have it.
+    """
+    store: Store = "registry"
+    if scheme := _SCHEME.match(image):
+        store = _STORES.get(scheme[1], "registry")
+        image = image[scheme.end() :]
+    if problem := reference_problem(image):
+        raise GipfelError(
+            f"No registry has the image {image!r}: {problem}.", "Write [USER@][REGISTRY#]IMAGE[:TAG]."
+        )
+    rest, digest = image, ""
+    before, at, after = image.rpartition("@")
+    if at and re.match(r"sha\d+:[0-9a-fA-F]+$", after):
+        rest, digest = before, f"@{after}"
+    user, _, rest = rest.rpartition("@")
+    registry, hash_, name = rest.rpartition("#")
+    if not hash_ and "/" in name and _HOST.fullmatch(name.split("/")[0]):
+        registry, _, name = name.partition("/")
+    last = name.rpartition("/")[2]
+    tag = ""
+    if ":" in last:
+        name, _, tag = name.rpartition(":")
+        tag = f":{tag}"
+    return Reference(store=store, user=user, registry=registry, name=name, version=tag + digest)
+
+
+def foreign_store(engine: str, image: str, reference: Reference) -> GipfelError:
+    """Return the refusal of an image of a store that an engine can't read.
+
+    A registry must not be asked instead: it may have a foreign image of the same name.
+    """
+    whose = "docker's" if reference.store == "dockerd" else "podman's"
+    return GipfelError(
+        f"The engine {engine} can't take the image {image!r} from {whose} own store.",
+        f"Import it: enroot import -o IMAGE.sqsh {reference.store}://{reference.name}{reference.version}",
+    )
+
+
 def _name_problem(name: str, digest: str) -> str:
     last = name.rpartition("/")[2]
     if ":" in last:
@@ -38,7 +120,7 @@ def _name_problem(name: str, digest: str) -> str:
         if not _TAG.fullmatch(tag):
             return f"{tag!r} can't be a tag"
     if digest and not _DIGEST.fullmatch(digest):
-        return f"{digest!r} is no digest"
+        return f"{digest!r} is not a valid digest"
     if len(name) > _LONGEST or not _NAME.fullmatch(name):
         return f"{name!r} can't be an image" + (
             ": a name is in small letters" if name.lower() != name else ""

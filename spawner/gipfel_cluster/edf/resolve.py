@@ -1,23 +1,37 @@
-"""From a name to a resolved EDF: find, read with its bases, merge, expand, check."""
+"""From a name to a resolved EDF: find, read with its bases, merge, expand, lint."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .dialects import Dialect
-from .entry import Entry
+from .document import Entry
 from .inherit import Bases, Chain, merge
-from .lint import Subject, lint
 from .lookup import find_edf
-from .model import Diagnostic, Edf, EdfError, most_important
+from .model import DIALECTS, Diagnostic, Dialect, Edf, EdfError, most_important
 from .resolver import Resolver
+from .rule import Rule, Subject
+from .rules_dialects import DIALECT_RULES, SARUS_RULES
+from .rules_hooks import HOOK_RULES
+from .rules_mounts import MOUNT_RULES
+from .rules_values import IMAGE_RULES, VALUE_RULES
 from .setup import Steps
+
+#: Every lint rule; the page about them is ``README.md``.
+RULES: tuple[Rule, ...] = (
+    *VALUE_RULES,
+    *IMAGE_RULES,
+    *MOUNT_RULES,
+    *HOOK_RULES,
+    *DIALECT_RULES,
+    *SARUS_RULES,
+)
+_BY_DIALECT = {name: tuple(rule for rule in RULES if name in rule.dialects) for name in DIALECTS}
 
 
 @dataclass(frozen=True)
 class Resolution:
-    """What became of an EDF."""
+    """The result of resolving an EDF: the EDF or what is wrong with it."""
 
     file: str
     #: None where there are errors.
@@ -30,12 +44,12 @@ class Resolution:
 
     @property
     def valid(self) -> bool:
-        """Whether there is no error; set-up steps without an EDF are only a warning."""
+        """Return whether there is no error; set-up steps without an EDF are only a warning."""
         return all(each.severity != "error" for each in self.diagnostics)
 
     @property
     def verdict(self) -> str:
-        """One line about the whole, which names the EDF also where only a base is at fault."""
+        """Return one line about the whole, which names the EDF also where only a base is at fault."""
         if self.edf is not None:
             return f"{self.file}: valid"
         errors = [each for each in self.diagnostics if each.severity == "error"]
@@ -47,7 +61,7 @@ class Resolution:
 
     @property
     def origins(self) -> dict[str, str]:
-        """Key to the file that its value comes from."""
+        """Return each key with the file that its value comes from."""
         steps = {f"setup[{position}]": each.edf for position, each in enumerate(self.setup)}
         return {key: entry.file for key, entry in self.places.items()} | steps
 
@@ -74,7 +88,7 @@ def load_edf(
     Raises
     ------
     EdfError
-        It can't be found or read, or says something wrong; every error is in its ``diagnostics``.
+        It can't be found or read, or has errors; all of them are in ``diagnostics``.
     """
     resolution = resolve(
         name_or_path,
@@ -97,7 +111,7 @@ def resolve(
     bases: Bases | None = None,
     job_variables: bool = False,
 ) -> Resolution:
-    """Like `load_edf`, but errors are in the result; ``bases`` remembers the files that many EDFs share."""
+    """Resolve an EDF like `load_edf`, with errors in the result; ``bases`` caches files that EDFs share."""
     find = functools.partial(find_edf, environment=environment, directory=directory)
     try:
         path = find(name_or_path)
@@ -148,3 +162,11 @@ def _resolved(
     found = most_important((*chain.diagnostics, *resolver.diagnostics, *lint(subject)), str(path))
     valid = all(each.severity != "error" for each in found)
     return Resolution(str(path), edf if valid else None, found, resolver.places, merged.setup)
+
+
+def lint(subject: Subject) -> Iterator[Diagnostic]:
+    """Yield the findings of every rule, but no warning about a value that is refused for the same cause."""
+    for rule in _BY_DIALECT[subject.dialect]:
+        for found in rule.look(subject):
+            if rule.beside_errors or found.severity == "error" or found.key not in subject.failed:
+                yield found

@@ -1,21 +1,60 @@
-"""The values of one merged document, expanded."""
+"""The values of one merged document, expanded.
+
+`Variables` looks up what a value may use: the image's own variables where they can be read, else the
+caller's.
+"""
 
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from .bash import EXPANDERS
-from .dialects import ENTRYPOINT, Dialect
-from .entry import Document, Entry
-from .expand import ExpansionError, Lookup, expand, split_fields
-from .limits import ALL_CHARACTERS, PATH_BYTES, weight
-from .model import Diagnostic, Edf, Mount
-from .mounts import mount_of, not_absolute
-from .variables import Variables
+from .document import Document, Entry
+from .expand import EXPANDERS, ExpansionError, Lookup, expand, split_fields
+from .image import image_environment
+from .model import ALL_CHARACTERS, ENTRYPOINT, PATH_BYTES, Diagnostic, Dialect, Edf, Mount, weight
+from .mounts import make_mount, not_absolute
 
 _BREAK = re.compile("[\n\r\0]")
 _OF_JOB = "SLURM_"
+
+
+class Variables:
+    """Looks variables up, and remembers which of them only the image has.
+
+    Parameters
+    ----------
+    host
+        The caller's environment.
+    image
+        The EDF's image; it is opened when the first variable is asked for.
+    """
+
+    def __init__(self, host: Mapping[str, str], image: str) -> None:
+        self._host = host
+        self._image = image
+        self._of_image: Mapping[str, str] | None = None
+        #: Names that were asked for and that only the image has.
+        self.image_only: list[str] = []
+
+    def __call__(self, name: str) -> str | None:
+        """Return the value, the image's before the host's, or None."""
+        value = self._read_image().get(name)
+        if value is None:
+            return self._host.get(name)
+        if name not in self._host:
+            self.image_only.append(name)
+        return value
+
+    @property
+    def image_is_read(self) -> bool:
+        """Return whether the image's variables could be read; those of one in a registry can't."""
+        return self._image.startswith("/")
+
+    def _read_image(self) -> Mapping[str, str]:
+        if self._of_image is None:
+            self._of_image = image_environment(Path(self._image)) if self.image_is_read else {}
+        return self._of_image
 
 
 class Resolver:
@@ -54,7 +93,7 @@ class Resolver:
         self.mounts: list[tuple[Entry, Mount]] = []
 
     def resolve(self, path: Path, sources: tuple[str, ...]) -> Edf:
-        """Make the EDF; it may be used if there is no error among the diagnostics."""
+        """Return the EDF; it may be used if there is no error among the diagnostics."""
         document = self._document
         image = self._image()
         lookup = Variables(self._host, image)
@@ -92,9 +131,9 @@ class Resolver:
             self._refuse(entry, error.code, message, error.fix)
             return ""
         if self._deferred:
-            self._tell_deferred(entry)
+            self._note_deferred(entry)
         if isinstance(lookup, Variables) and lookup.image_only:
-            self._tell_image_only(entry, lookup)
+            self._warn_image_only(entry, lookup)
         return self._clean(entry, value)
 
     def _later(self, name: str) -> str | None:
@@ -104,7 +143,7 @@ class Resolver:
         self._deferred.append(name)
         return f"${{{name}}}"
 
-    def _tell_deferred(self, entry: Entry) -> None:
+    def _note_deferred(self, entry: Entry) -> None:
         names = ", ".join(dict.fromkeys(self._deferred))
         self._deferred.clear()
         self.diagnostics.append(
@@ -136,12 +175,12 @@ class Resolver:
             return ""
         if not value.isascii() and value != value.encode("utf-8", "replace").decode():
             self._refuse(
-                entry, "no-text", "the value is no UTF-8 text.", "Look at its variables and folders."
+                entry, "no-text", "the value is not UTF-8 text.", "Look at its variables and directories."
             )
             return ""
         return value
 
-    def _tell_image_only(self, entry: Entry, lookup: Variables) -> None:
+    def _warn_image_only(self, entry: Entry, lookup: Variables) -> None:
         for name in dict.fromkeys(lookup.image_only):
             self.diagnostics.append(
                 entry.diagnostic(
@@ -188,7 +227,7 @@ class Resolver:
         self.places["workdir"] = entry
         workdir = self._path(entry, self._expand(entry, lookup))
         if workdir and not workdir.startswith(("/", f"${{{_OF_JOB}")):
-            self._refuse(entry, "relative-path", *not_absolute("the working folder", workdir))
+            self._refuse(entry, "relative-path", *not_absolute("the working directory", workdir))
         elif len(workdir) > PATH_BYTES:
             message = f"the path is longer than {PATH_BYTES} characters."
             self._refuse(entry, "too-long", message, "No system has such a path.")
@@ -225,13 +264,13 @@ class Resolver:
             if self._errors > errors:
                 # Of one value one error is enough.
                 return None
-        return mount_of(
+        return make_mount(
             fields, lambda code, message, fix: self._refuse(entry, code, message, fix), self._dialect
         )
 
 
 def _where(lookup: Lookup) -> str:
-    """Say where a variable was looked for."""
+    """Return a sentence about where a variable was looked for."""
     if not isinstance(lookup, Variables):
         return " The caller's environment does not have it."
     if lookup.image_is_read:

@@ -19,13 +19,13 @@ class Steps:
 
     #: Where it is on this machine, an absolute path.
     path: str
-    #: The EDF that it stands beside.
+    #: The EDF beside it.
     edf: str
     text: str
 
     @property
     def digest(self) -> str:
-        """``sha256:…`` over the file's bytes."""
+        """Return ``sha256:…`` over the file's bytes."""
         return "sha256:" + hashlib.sha256(self.text.encode()).hexdigest()
 
 
@@ -47,16 +47,16 @@ def read_steps(edf: str) -> tuple[tuple[Steps, ...], list[Diagnostic]]:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         if os.path.islink(path):  # noqa: PTH114 - as above
-            return (), [_wrong(path, "leads nowhere", "Make what it leads to, or remove it.")]
+            return (), [_error(path, "leads nowhere", "Make what it leads to, or remove it.")]
         target = os.path.realpath(edf) if os.path.islink(edf) else edf  # noqa: PTH114
         return ((), []) if target == edf else read_steps(target)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
-        return (), [_wrong(path, f"can't be read: {why}", "Give yourself read permission, or remove it.")]
+        return (), [_error(path, f"can't be read: {why}", "Give yourself read permission, or remove it.")]
     try:
         state = os.fstat(file)
         if not stat.S_ISREG(state.st_mode):
-            return (), [_wrong(path, "is no regular file", "Give a text file with lines of shell.")]
+            return (), [_error(path, "is not a regular file", "Give a text file with lines of shell.")]
         content = _read(file)
     finally:
         os.close(file)
@@ -75,12 +75,12 @@ def _read(file: int) -> bytes:
 
 
 def orphans(folder: str, names: list[str]) -> Iterator[Diagnostic]:
-    """Warn about the files of steps in a folder that no EDF stands beside."""
+    """Yield warnings about the set-up steps in a directory that have no EDF beside them."""
     present = set(names)
     for name in names:
         edf = name.removesuffix(SUFFIX) + ".toml"
         if name.endswith(SUFFIX) and edf not in present:
-            yield _say(
+            yield _diagnostic(
                 f"{folder}/{name}",
                 "setup-orphan",
                 f"there is no {edf} beside these set-up steps: nothing ever runs them.",
@@ -90,32 +90,32 @@ def orphans(folder: str, names: list[str]) -> Iterator[Diagnostic]:
 
 def _unusable(path: str, content: bytes) -> Iterator[Diagnostic]:
     if len(content) > _TOO_LARGE:
-        yield _wrong(
+        yield _error(
             path, "is larger than 64 KiB", "Put its lines in another file and write 'source' of that."
         )
         return
     if b"\0" in content:
         line = content[: content.index(b"\0")].count(b"\n") + 1
-        yield _wrong(path, "holds a NUL byte, which no shell reads", "Give a text file.", line)
+        yield _error(path, "holds a NUL byte, which no shell reads", "Give a text file.", line)
         return
     try:
         content.decode()
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
-        yield _wrong(path, "is no UTF-8 text", "Save it as UTF-8.", line)
+        yield _error(path, "is not UTF-8 text", "Save it as UTF-8.", line)
 
 
 def _doubtful(steps: Steps, state: os.stat_result) -> Iterator[Diagnostic]:
     path = steps.path
     if state.st_mode & stat.S_IWOTH or _may_be_replaced(path):
-        yield _say(
+        yield _diagnostic(
             path,
             "setup-writable",
-            "everybody may change these set-up steps: whoever does runs programs as you in your next job.",
-            "Take the permission away: chmod o-w, of the file and of its folder.",
+            "every user may change these set-up steps and so run programs as you in your next job.",
+            "Take the permission away: chmod o-w, of the file and of its directory.",
         )
     if state.st_uid not in {0, os.geteuid()}:
-        yield _say(
+        yield _diagnostic(
             path,
             "setup-owner",
             f"these set-up steps belong to another user (id {state.st_uid}), "
@@ -124,7 +124,7 @@ def _doubtful(steps: Steps, state: os.stat_result) -> Iterator[Diagnostic]:
         )
     if "\r\n" in steps.text:
         line = steps.text[: steps.text.index("\r\n")].count("\n") + 1
-        yield _say(
+        yield _diagnostic(
             path,
             "setup-line-ends",
             "lines end in carriage return and line feed: the shell takes the carriage return for a part of "
@@ -139,12 +139,12 @@ def _may_be_replaced(path: str) -> bool:
     return bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX
 
 
-def _wrong(path: str, what: str, fix: str, line: int | None = None) -> Diagnostic:
+def _error(path: str, what: str, fix: str, line: int | None = None) -> Diagnostic:
     message = f"the file of set-up steps {what}, so the EDF beside it isn't used."
-    return _say(path, "setup", message, fix, severity="error", line=line)
+    return _diagnostic(path, "setup", message, fix, severity="error", line=line)
 
 
-def _say(
+def _diagnostic(
     path: str, code: str, message: str, fix: str, *, severity: Severity = "warning", line: int | None = None
 ) -> Diagnostic:
     return Diagnostic(severity=severity, code=code, file=path, line=line, key="", message=message, fix=fix)

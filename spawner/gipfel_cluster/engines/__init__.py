@@ -4,14 +4,13 @@
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .choice import (
+        available_engine_names,
         engine_exists,
         engine_for,
-        engine_invocation,
         engine_missing,
         engine_names,
-        engine_names_here,
         engine_pulls,
-        engine_to_show,
+        engine_to_render,
     )
     from .protocol import ContainerRequest, Engine, Invocation
 
@@ -19,14 +18,13 @@ __all__ = [
     "ContainerRequest",
     "Engine",
     "Invocation",
+    "available_engine_names",
     "engine_exists",
     "engine_for",
-    "engine_invocation",
     "engine_missing",
     "engine_names",
-    "engine_names_here",
     "engine_pulls",
-    "engine_to_show",
+    "engine_to_render",
 ]
 
 
@@ -36,4 +34,4 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from . import choice, protocol  # noqa: PLC0415
 
-    return getattr(choice if name.startswith("engine_") else protocol, name)
+    return getattr(protocol if name[0].isupper() else choice, name)

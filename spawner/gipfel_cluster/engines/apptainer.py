@@ -8,12 +8,12 @@ from pathlib import Path
 
 from ..edf.image import image_environment
 from ..edf.model import Edf, Mount
+from ..edf.reference import foreign_store, read_reference
 from .protocol import ContainerRequest, Invocation
-from .references import foreign_store, read_reference
-from .srun import behind, is_launchers
-from .values import binds, check_values, settings
+from .srun import env_command, read_by_launcher
+from .variables import binds, check_values, settings
 
-#: What the site's configuration would mount beside the EDF's own: an EDF says itself what is seen.
+#: What the site's configuration would mount beside the EDF's own: an EDF lists itself what is mounted.
 _NOT_MOUNTED = "home,cwd,tmp,bind-paths"
 _HONOURED = frozenset(("ro", "rw", "sqsh", "bind", "rbind", "x-create=auto", "x-create=dir", "x-create=file"))
 #: An image that Enroot made keeps its entry point there; others have none outside their OCI configuration.
@@ -26,7 +26,7 @@ class Apptainer:
     name = "apptainer"
 
     def missing(self) -> str | None:
-        """Say in one line why this machine can't run it, or None."""
+        """Return in one line why this machine can't run it, or None."""
         if shutil.which("apptainer") is None:
             return "The engine apptainer needs the program apptainer, which is not on PATH."
         return None
@@ -49,7 +49,7 @@ class Apptainer:
             values = {name: value for name, value in free.items() if name not in unset} | values
         bound = {name: value for name, value in request.environment.items() if binds(name, request.binding)}
         values = bound | values
-        # It refuses this one among variables, and its option for it would mount the folder, too.
+        # It refuses this one among variables, and its option for it would mount the directory, too.
         home = {"HOME": values.pop("HOME")} if "HOME" in values else {}
         run = "run" if edf.entrypoint and not local else "exec"
         workdir = request.workdir or edf.workdir
@@ -65,12 +65,12 @@ class Apptainer:
             *(word for mount in (*edf.mounts, *request.mounts) for word in ("--mount", _mount(mount))),
             *(["--pwd", workdir] if workdir else []),
             edf.image if local else _of_registry(edf.image),
-            *behind(unset, home),
+            *env_command(unset, home),
             *entry,
             *request.command,
         )
         inside = {f"APPTAINERENV_{name}": value for name, value in values.items()}
-        gone = {name for name in unset if not is_launchers(name)}
+        gone = {name for name in unset if not read_by_launcher(name)}
         environment = {name: value for name, value in request.environment.items() if name not in gone}
         return Invocation(argv=argv, environment=environment | inside, notes=_notes(request))
 
@@ -83,7 +83,7 @@ def _of_registry(image: str) -> str:
 
 
 def _mount(mount: Mount) -> str:
-    """One mount as the line of CSV that ``--mount`` reads, so that any character may stand in a path."""
+    """Return a mount as the line of CSV that ``--mount`` reads, so that a path may hold any character."""
     fields = ["type=bind", f"source={mount.source}", f"destination={mount.destination}"]
     if "sqsh" in mount.flags:
         fields.append("image-src=/")

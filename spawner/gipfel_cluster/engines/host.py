@@ -1,4 +1,4 @@
-"""The engine without a container: the host itself, with the EDF's variables and folder."""
+"""The engine without a container: the host itself, with the EDF's variables and directory."""
 
 import shutil
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ class Host:
     name = "host"
 
     def missing(self) -> str | None:
-        """Nothing is ever missing: a host is there."""
+        """Return None: nothing is ever missing."""
         return None
 
     def render(self, request: ContainerRequest, *, python: str | Sequence[str]) -> Invocation:  # noqa: ARG002
-        """Turn a request into the command itself, started in its folder.
+        """Turn a request into the command itself, started in its directory.
 
         Raises
         ------

@@ -7,19 +7,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..edf.model import Edf, Mount
+from ..edf.reference import Reference, foreign_store, read_reference
 from ..environment import PLACES
 from ..model import GipfelError
-from .bubblewrap import refused_namespaces
-from .cdi import unasked_device
-from .hardware import Hardware
-from .place import Place
-from .prepared import prepared_invocation
+from .bubblewrap import HostRequirements, prepared_invocation, refused_namespaces
+from .devices import Hardware, default_device
 from .protocol import ContainerRequest, Invocation
-from .references import Reference, foreign_store, read_reference
 from .sandbox import start_words
-from .sandbox.mounted import VARIABLE, mounts_to_json
-from .sandbox.podman_child import is_podmans
-from .values import bound_names, check_values, not_text, settings
+from .sandbox.podman import VARIABLE, mounts_to_json, read_by_podman
+from .variables import bound_names, check_values, not_text, settings
 
 _INITS = ("/usr/bin/catatonit", "/usr/libexec/podman/catatonit", "/usr/lib/podman/catatonit")
 _GPUS = "nvidia.com/gpu=all"
@@ -28,7 +24,7 @@ _ALWAYS = frozenset(("bind", "rbind", "rw", "ro", "sqsh"))
 
 
 class Podman:
-    """Runs images by podman, without root; what a site wants of it stands in its ``containers.conf``."""
+    """Runs images by podman, without root; a site's settings are in its ``containers.conf``."""
 
     name = "podman"
 
@@ -37,7 +33,7 @@ class Podman:
         self._user = user
 
     def missing(self) -> str | None:
-        """Say in one line why this machine can't run it, or None."""
+        """Return in one line why this machine can't run it, or None."""
         if shutil.which("podman") is None:
             return "The engine podman needs the program podman (Debian package podman)."
         if self._user() == 0:
@@ -98,15 +94,15 @@ class Podman:
             *_variables(request, values, unset),
             *([f"--workdir={workdir}"] if workdir else []),
         ]
-        place = Place(request)
+        place = HostRequirements(request)
         place.check_mounts(mounts)
         argv: tuple[str, ...] = (
             place.program("podman"),
             *("--log-level=error", "run", *options, _name(reference), *request.command),
         )
-        gone = {name for name in unset if not is_podmans(name)}
+        gone = {name for name in unset if not read_by_podman(name)}
         environment = {name: value for name, value in request.environment.items() if name not in gone}
-        environment |= {name: value for name, value in values.items() if not is_podmans(name)}
+        environment |= {name: value for name, value in values.items() if not read_by_podman(name)}
         if squashed:
             files = [(each.source, at) for each, at in zip(squashed, given, strict=True)]
             environment[VARIABLE] = mounts_to_json(place.squashfuse(), files)
@@ -122,7 +118,7 @@ class Podman:
     def _has_gpus(self, edf: Edf) -> bool:
         if edf.env.get("NVIDIA_VISIBLE_DEVICES", "all") in {"", "void"}:
             return False
-        return unasked_device(_GPUS, self._hardware.cdi_folders) is not None
+        return default_device(_GPUS, self._hardware.cdi_folders) is not None
 
     def _notes(self, request: ContainerRequest) -> tuple[str, ...]:
         edf = request.edf
@@ -157,13 +153,13 @@ def _variables(request: ContainerRequest, values: dict[str, str], unset: Sequenc
         if name in unset:
             continue
         value = values.get(name, request.environment.get(name, ""))
-        differs = is_podmans(name) and request.environment.get(name) != value
+        differs = read_by_podman(name) and request.environment.get(name) != value
         words += ["--env", f"{name}={value}" if differs else name]
     return words
 
 
 def _name(reference: Reference) -> str:
-    """Return what podman calls an image; one of its own store without a registry that nobody named."""
+    """Return podman's name of an image; one of its own store without a registry that was not named."""
     if reference.store == "podman" and not reference.registry:
         return f"{reference.name}{reference.version}"
     return reference.oci
@@ -174,7 +170,7 @@ def _mount(mount: Mount, source: str) -> str:
         if "," in path or '"' in path:
             raise GipfelError(
                 f"The path {path!r} of a mount has a comma or a quote, which podman can't carry.",
-                "Give the folder a name without them.",
+                "Give the directory a name without them.",
             )
     fields = ["type=bind", f"source={source}", f"destination={mount.destination}"]
     fields += ["ro"] if {"ro", "sqsh"} & set(mount.flags) else []
@@ -186,7 +182,7 @@ def _text_notes(request: ContainerRequest) -> tuple[str, ...]:
     names = not_text(request.environment)
     if not names:
         return ()
-    return (f"podman changes the bytes of {', '.join(names)} that are no UTF-8.",)
+    return (f"podman changes the bytes of {', '.join(names)} that are not UTF-8.",)
 
 
 def _has_init() -> bool:

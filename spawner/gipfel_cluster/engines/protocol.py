@@ -1,4 +1,4 @@
-"""What every engine is asked and answers."""
+"""The contract of an engine: `ContainerRequest` in, `Invocation` out."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -14,7 +14,7 @@ class ContainerRequest(Frozen):
 
     edf: Edf
     command: tuple[str, ...]
-    #: On top of the EDF's own: runtime, run folder, working folder, sockets.
+    #: On top of the EDF's own: runtime, run folder, working directory, sockets.
     mounts: tuple[Mount, ...] = ()
     #: The host's variables that the container is offered; see `gipfel_cluster.environment.compose`.
     environment: dict[str, str] = Field(default_factory=dict)
@@ -22,7 +22,7 @@ class ContainerRequest(Frozen):
     binding: tuple[str, ...] = ()
     #: Wins over the EDF's.
     workdir: str = ""
-    #: A private folder (0700) on local disk with a short path; the caller makes and removes it.
+    #: A private directory (0700) on local disk with a short path; the caller makes and removes it.
     scratch: str
     #: For engines that start by srun: its options about tasks and nodes.
     step: tuple[str, ...] = ()
@@ -32,7 +32,7 @@ class ContainerRequest(Frozen):
 
 
 class Invocation(Frozen):
-    """What to execute; ``environment`` is the whole environment of the process, not an addition."""
+    """A process to execute; ``environment`` is its whole environment, not an addition."""
 
     argv: tuple[str, ...]
     environment: dict[str, str]
@@ -46,7 +46,7 @@ class Engine(Protocol):
     name: str
 
     def missing(self) -> str | None:
-        """Say in one line why this machine can't run it, or None."""
+        """Return in one line why this machine can't run it, or None."""
 
     def render(self, request: ContainerRequest, *, python: str | Sequence[str]) -> Invocation:
         """Turn a request into what to execute.

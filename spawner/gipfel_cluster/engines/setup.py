@@ -1,9 +1,9 @@
-"""Set-up steps: what an EDF's companion files have the container's shell do before the command."""
+"""Set-up steps: shell lines of an EDF's companion files, run in the container before the command."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..edf.inside import is_inside
+from ..edf.image import is_inside
 from ..edf.model import Edf, Mount
 from ..model import GipfelError
 from .protocol import ContainerRequest
@@ -101,7 +101,7 @@ def with_setup(request: ContainerRequest) -> ContainerRequest:
 
 
 def _place(mounts: Sequence[Mount]) -> str:
-    """Choose a folder that no mount covers: a file can't be made in a folder of the host."""
+    """Choose a directory that no mount covers: a file can't be made in a directory of the host."""
     covers = [f"{mount.destination.rstrip('/')}/" for mount in mounts]
     free = (place for place in PLACES if not any(f"{place}/".startswith(each) for each in covers))
     return next(free, PLACES[0])

@@ -1,17 +1,20 @@
-"""Hooks: what the annotations of an EDF ask for, done where the engine has no hooks of its own."""
+"""Hooks: what the annotations of an EDF ask for, done where the engine has no hooks of its own.
+
+`engine_invocation` is the one way from a request to what is executed: set-up steps, hooks, engine.
+"""
 
 # Not from typing, which is slow to load: a command waits for `gipfel_cluster.hooks.inside.start`.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .apply import apply_hooks
-    from .protocol import Hook, Hooked
+    from .invocation import apply_hooks, engine_invocation
+    from .protocol import Hook, HookResult
 
-__all__ = ["Hook", "Hooked", "apply_hooks"]
+__all__ = ["Hook", "HookResult", "apply_hooks", "engine_invocation"]
 
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import apply, protocol  # noqa: PLC0415
+    from . import invocation, protocol  # noqa: PLC0415
 
-    return getattr(apply if name == "apply_hooks" else protocol, name)
+    return getattr(protocol if name.startswith("Hook") else invocation, name)

@@ -5,10 +5,9 @@ from collections.abc import Mapping
 
 from ..edf.model import Mount
 from ..engines.protocol import ContainerRequest
-from .node import Node
-from .protocol import Hooked, Surroundings
+from .protocol import HookContext, HookResult, Node
 
-#: A folder of its own: in a folder of the image the library would hide a file, or not be found.
+#: A directory of its own: in a directory of the image the library would hide a file, or not be found.
 FOLDER = "/opt/gipfel/dcgm"
 
 #: Where ``nv-hostengine`` listens by default. Source: DCGM documentation, nv-hostengine -d and -p.
@@ -27,9 +26,9 @@ class Dcgm:
         self,
         request: ContainerRequest,
         settings: Mapping[str, str],  # noqa: ARG002
-        where: Surroundings,
+        where: HookContext,
         node: Node,
-    ) -> Hooked:
+    ) -> HookResult:
         """Mount what the host has; what it lacks is a note."""
         notes: list[str] = []
         mounts: list[Mount] = []
@@ -51,4 +50,4 @@ class Dcgm:
         elif not node.listens(PORT):
             notes.append(f"com.hooks.dcgm: no nv-hostengine runs on the node ({SOCKET}, port {PORT}).")
         update = {"mounts": (*request.mounts, *mounts), "environment": environment}
-        return Hooked(request=request.model_copy(update=update), notes=tuple(notes))
+        return HookResult(request=request.model_copy(update=update), notes=tuple(notes))

@@ -1,27 +1,60 @@
-"""What every hook is given and gives back."""
+"""The contract of a hook: what it is given and returns, and the facts of the machine that it may use."""
 
+import os
+import socket
+import subprocess
 from collections.abc import Mapping
-from typing import Protocol
+from pathlib import Path
+from typing import Literal, Protocol
 
 from ..engines.protocol import ContainerRequest
 from ..model import Frozen
 from ..runtime.model import Runtime
-from .node import Node
+
+#: Slingshot (cxi), InfiniBand, Ethernet of 100 Gbit/s or more, or what every machine has.
+Network = Literal["cxi", "infiniband", "tcp-100g", "tcp"]
+_SECONDS = 10
+_FAST_MBIT = 100_000
 
 
-class Hooked(Frozen):
+class HookResult(Frozen):
     """A request with what the hooks added, and what a person should know, one sentence each."""
 
     request: ContainerRequest
     notes: tuple[str, ...] = ()
 
 
-class Surroundings(Frozen):
-    """Where a container is to run."""
+class HookContext(Frozen):
+    """Engine and runtime of the container that a hook changes."""
 
     engine: str
     #: None where nothing of ours is brought into the container.
     runtime: Runtime | None
+
+
+class Node(Protocol):
+    """The facts of a machine; nothing of it is changed."""
+
+    def user_id(self) -> int:
+        """Return the id of the user who runs the container."""
+
+    def name(self) -> str:
+        """Return the name by which other machines call this one."""
+
+    def network(self) -> Network:
+        """Return the fastest network whose devices are there and up."""
+
+    def infiniband(self) -> tuple[str, ...]:
+        """Return the InfiniBand devices with a port that is up, by name, without those of RoCE."""
+
+    def libraries(self) -> dict[str, str]:
+        """Return the shared libraries that the loader knows: name -> path."""
+
+    def is_socket(self, path: str) -> bool:
+        """Return whether there is a socket at a path."""
+
+    def listens(self, port: int) -> bool:
+        """Return whether something on this machine listens on a TCP port."""
 
 
 class Hook(Protocol):
@@ -29,11 +62,11 @@ class Hook(Protocol):
 
     @property
     def name(self) -> str:
-        """The family's name."""
+        """Return the family's name."""
 
     def apply(
-        self, request: ContainerRequest, settings: Mapping[str, str], where: Surroundings, node: Node
-    ) -> Hooked:
+        self, request: ContainerRequest, settings: Mapping[str, str], where: HookContext, node: Node
+    ) -> HookResult:
         """Change a request as the annotations ask; what can't be had is a note, never an error.
 
         Parameters
@@ -41,3 +74,81 @@ class Hook(Protocol):
         settings
             The family's annotations without ``com.hooks.<name>.``.
         """
+
+
+class HostNode:
+    """The machine that this process runs on."""
+
+    def __init__(self, system: Path = Path("/sys"), processes: Path = Path("/proc")) -> None:
+        self._system = system
+        self._processes = processes
+
+    def user_id(self) -> int:
+        """Return the id of the user who runs the container."""
+        return os.geteuid()
+
+    def name(self) -> str:
+        """Return the name by which other machines call this one."""
+        return socket.gethostname().split(".")[0]
+
+    def network(self) -> Network:
+        """Return the fastest network whose devices are there and up."""
+        if any(self._system.glob("class/cxi/*")):
+            return "cxi"
+        if self.infiniband():
+            return "infiniband"
+        # A speed that is not a number, or below 0, means no link; without a device it is virtual.
+        real = [each for each in self._system.glob("class/net/*") if (each / "device").exists()]
+        speeds = [self._text(each / "speed") for each in real]
+        fast = any(speed.isdecimal() and int(speed) >= _FAST_MBIT for speed in speeds)
+        return "tcp-100g" if fast else "tcp"
+
+    def infiniband(self) -> tuple[str, ...]:
+        """Return the InfiniBand devices with a port that is up, by name, without those of RoCE."""
+        found = set()
+        for state in self._system.glob("class/infiniband/*/ports/*/state"):
+            layer = self._text(state.with_name("link_layer"))
+            if "ACTIVE" in self._text(state) and layer == "InfiniBand":
+                found.add(state.parents[2].name)
+        return tuple(sorted(found))
+
+    def libraries(self) -> dict[str, str]:
+        """Return the shared libraries that the loader knows: name -> path."""
+        for program in ("/sbin/ldconfig", "ldconfig"):
+            try:
+                done = subprocess.run(
+                    [program, "-p"], capture_output=True, text=True, timeout=_SECONDS, check=True
+                )
+            except (OSError, subprocess.SubprocessError):
+                continue
+            return parse_libraries(done.stdout)
+        return {}
+
+    def is_socket(self, path: str) -> bool:
+        """Return whether there is a socket at a path."""
+        return Path(path).is_socket()
+
+    def listens(self, port: int) -> bool:
+        """Return whether something on this machine listens on a TCP port."""
+        for table in ("net/tcp", "net/tcp6"):
+            for line in self._text(self._processes / table).splitlines()[1:]:
+                _, local, _, state, *_ = line.split()
+                if state == "0A" and int(local.rpartition(":")[2], 16) == port:
+                    return True
+        return False
+
+    def _text(self, path: Path) -> str:
+        try:
+            return path.read_text().strip()
+        except OSError:
+            return ""
+
+
+def parse_libraries(text: str) -> dict[str, str]:
+    """Read ``ldconfig -p``; of several of one name the first, as the loader takes it."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        name, arrow, path = line.strip().partition(" => ")
+        if arrow:
+            found.setdefault(name.split(" ")[0], path)
+    return found

@@ -1,23 +1,39 @@
 """``com.hooks.ssh``: a port into the running container, for the owner of a key."""
 
+import base64
+import binascii
 import os
+import re
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
 from ..edf.model import Mount
 from ..engines.protocol import ContainerRequest
-from ..model import GipfelError
+from ..model import GipfelError, one_line
 from ..runs import make_private
 from ..runtime.model import Runtime
-from .authorized_keys import read_keys
-from .inside.order import SshOrder
+from .inside.server import SshOrder
 from .inside.variable import VARIABLE
-from .node import Node
-from .protocol import Hooked, Surroundings
+from .protocol import HookContext, HookResult, Node
 
+_KEY_FILE_BYTES = 64 << 10  # bytes
+_MOST_KEYS = 64
+_KEY_TYPES = (
+    "ssh-ed25519", "sk-ssh-ed25519@openssh.com", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384",
+    "ecdsa-sha2-nistp521", "sk-ecdsa-sha2-nistp256@openssh.com", "ssh-rsa",
+)  # fmt: skip
+_KEY_LINE = re.compile(
+    rb"[ \t]*("
+    + b"|".join(re.escape(name.encode()) for name in _KEY_TYPES)
+    + rb")[ \t]+([A-Za-z0-9+/]+={0,2})"
+    rb"(?:[ \t].*)?",
+    re.DOTALL,
+)
+#: What a key may do: no agent, no X11, no ~/.ssh/rc.
+_KEY_OPTIONS = "restrict,pty,port-forwarding"
 #: The Container Engine's, see its documentation.
 DEFAULT_PORT = 15263
-
 # `-m` and the site module would load 50 modules that the command waits for.
 _BECOME = (
     "import sys; sys.path.append('%s/lib/python%d.%d/site-packages' % (sys.prefix, *sys.version_info[:2]));"
@@ -34,9 +50,9 @@ class Ssh:
     name = "ssh"
 
     def apply(
-        self, request: ContainerRequest, settings: Mapping[str, str], where: Surroundings, node: Node
-    ) -> Hooked:
-        """Put the server's start before the command; where it can't be, say so and change nothing."""
+        self, request: ContainerRequest, settings: Mapping[str, str], where: HookContext, node: Node
+    ) -> HookResult:
+        """Put the server's start before the command; where it can't be, note why and change nothing."""
         notes: list[str] = []
         try:
             runtime = _usable(where, node)
@@ -53,7 +69,7 @@ class Ssh:
             )
         except GipfelError as error:
             why = f"com.hooks.ssh has no effect: {error.problem}. {error.fix}"
-            return Hooked(request=request, notes=(*notes, why))
+            return HookResult(request=request, notes=(*notes, why))
         if "sftp-server" not in order.programs:
             notes.append("com.hooks.ssh: the runtime has no sftp-server, so sftp and scp won't work.")
         if settings.get("pidfile_host"):
@@ -61,10 +77,10 @@ class Ssh:
                 "com.hooks.ssh.pidfile_host has no effect: the container doesn't know its processes' "
                 "numbers on the host."
             )
-        return Hooked(request=_with_server(request, runtime, order), notes=tuple(notes))
+        return HookResult(request=_with_server(request, runtime, order), notes=tuple(notes))
 
 
-def _usable(where: Surroundings, node: Node) -> Runtime:
+def _usable(where: HookContext, node: Node) -> Runtime:
     runtime = where.runtime
     if where.engine == "host":
         raise GipfelError("there is no container to reach", "Log in to the node itself.")
@@ -98,7 +114,7 @@ def _port(text: str) -> int:
     if not text:
         return DEFAULT_PORT
     if not (text.isascii() and text.isdecimal() and len(text) <= 5 and 1024 <= int(text) <= 65535):
-        raise GipfelError(f"{text!r} is no port that a user may open", "Give one from 1024 to 65535.")
+        raise GipfelError(f"{text!r} is not a port that a user may open", "Give one from 1024 to 65535.")
     return int(text)
 
 
@@ -107,7 +123,7 @@ def _host_key_folder(home: str, *, make: bool) -> str:
     try:
         folder = Path(home or Path.home(), ".gipfel", "ssh")
     except RuntimeError as error:
-        raise GipfelError("there is no home folder to keep the server's key in", "Set HOME.") from error
+        raise GipfelError("there is no home directory to keep the server's key in", "Set HOME.") from error
     if not make:
         return str(folder)
     try:
@@ -118,3 +134,78 @@ def _host_key_folder(home: str, *, make: bool) -> str:
             f"{folder}, which keeps the server's key, can't be made ({error.strerror})", "Is the disk full?"
         ) from error
     return str(folder)
+
+
+def read_keys(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Read the public keys of a file, as lines for ``authorized_keys`` and notes about what was left out.
+
+    A line is taken apart and rewritten, so that nothing of it but type and key gets any further: no
+    options, no comment. A line with options is left out, because its key is meant for less.
+
+    Raises
+    ------
+    GipfelError
+        The file can't be read, others may write to it, or it holds no public key.
+    """
+    if not path.startswith("/"):
+        raise GipfelError("authorize_ssh_key is not the absolute path of a public key's file", "Give one.")
+    keys: dict[str, None] = {}
+    wrong: list[int] = []
+    for number, line in enumerate(_content(path).split(b"\n"), 1):
+        if not line.strip() or line.lstrip().startswith(b"#"):
+            continue
+        key = _key(line.rstrip(b"\r"))
+        if key is None:
+            wrong.append(number)
+        elif len(keys) < _MOST_KEYS:
+            keys[f"{_KEY_OPTIONS} {key}"] = None
+    if not keys:
+        raise GipfelError(f"{one_line(path)} holds no public key", "Give the file that ends in .pub.")
+    notes: tuple[str, ...] = ()
+    if wrong:
+        shown = ", ".join(map(str, wrong[:5])) + (", …" if len(wrong) > 5 else "")
+        word = "line" if len(wrong) == 1 else "lines"
+        notes = (f"{word} {shown} of {one_line(path)}: left out, not a plain public key.",)
+    return tuple(keys), notes
+
+
+def _key(line: bytes) -> str | None:
+    match = _KEY_LINE.fullmatch(line)
+    if match is None:
+        return None
+    try:
+        content = base64.b64decode(match[2], validate=True)
+    except binascii.Error:
+        return None
+    # The key names its own type, behind its length in four bytes.
+    length = int.from_bytes(content[:4], "big")
+    if content[4 : 4 + length] != match[1] or len(content) <= 4 + length:
+        return None
+    return f"{match[1].decode()} {base64.b64encode(content).decode()}"
+
+
+def _content(path: str) -> bytes:
+    shown = one_line(path)
+    try:
+        # A pipe or a device must not keep the job waiting.
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise GipfelError(f"{shown} can't be read ({reason})", "Give the path of a public key.") from error
+    try:
+        about = os.fstat(file)
+        if not stat.S_ISREG(about.st_mode):
+            raise GipfelError(f"{shown} is not a regular file", "Give the path of a public key.")
+        # Who can write to it decides who gets into the container.
+        if about.st_uid not in {0, os.geteuid()} or about.st_mode & 0o022:
+            raise GipfelError(
+                f"others than you may write to {shown}", "Take a file of your own: chmod go-w, or a copy."
+            )
+        content = os.read(file, _KEY_FILE_BYTES + 1)
+    finally:
+        os.close(file)
+    if len(content) > _KEY_FILE_BYTES:
+        raise GipfelError(
+            f"{shown} has more than {_KEY_FILE_BYTES >> 10} KiB", "Give the path of a public key."
+        )
+    return content

@@ -1,36 +1,211 @@
-"""What ``record.json`` says of a run."""
+"""The content of ``record.json``: options, EDF, image, nodes, versions, command.
 
+An image has tens of gigabytes: its digest is looked up in the user's cache when a job starts, and computed
+while the job runs, slowly and at the lowest priority, where it is not there yet.
+"""
+
+import hashlib
 import importlib.metadata
+import json
+import os
 import platform
-from collections.abc import Mapping, Sequence
+import stat
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from ..edf import Edf
+from ..edf.reference import read_reference
+from ..model import GipfelError
+from ..runs import write_atomically
 from ..runtime import Runtime
-from ..scheduler.hostlist import expand_hostlist
-from .image_digest import cache_folder, image_identity
+from ..scheduler.notation import expand_hostlist
 from .spec import JobSpec
 
+_PIECE_BYTES = 1 << 20
+#: The container is started from the same file and file system: its reads go first.
+_DELAY_S = 30.0
+_BYTES_PER_S = 256 << 20
+_DIGEST_S = 1800.0
+_LOWEST_PRIORITY = 19
+_ENTRY_BYTES = 1 << 10
+_MOST_ENTRIES = 256
 _PACKAGES = ("gipfel", "jupyterlab", "jupyterhub", "papermill", "pyarrow", "plotly", "nvidia-ml-py")
 
 
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """Return the folder of a user's digests: below ``$XDG_CACHE_HOME``, else ``~/.cache``."""
+    given = environment.get("XDG_CACHE_HOME", "")
+    home = Path(environment.get("HOME") or Path.home())
+    return Path(given if given.startswith("/") else home / ".cache", "gipfel", "image-digests")
+
+
+def image_identity(edf: Edf | None, cache: Path) -> dict[str, Any] | None:
+    """Describe the image of a run: where it is, its size and time, and the digest of its content.
+
+    ``digest`` is None where it is not known: not computed yet, or of an unpacked folder, which has none. Of
+    an image in a registry it is known only where the EDF names it by its digest.
+    """
+    if edf is None or not edf.image:
+        return None
+    if edf.image_path is None:
+        return {"path": edf.image, "digest": _digest_in_name(edf.image)}
+    try:
+        about = edf.image_path.stat()
+    except OSError:
+        return {"path": edf.image, "digest": None}
+    identity = {"path": edf.image, "mtime_ns": about.st_mtime_ns, "digest": None}
+    if not stat.S_ISREG(about.st_mode):
+        return identity
+    return identity | {"size": about.st_size, "digest": _cached(cache, edf.image, about)}
+
+
+def _digest_in_name(image: str) -> str | None:
+    try:
+        _, at, digest = read_reference(image).version.rpartition("@")
+    except GipfelError:
+        return None
+    return digest if at else None
+
+
+class BackgroundDigest:
+    """Computes the digest that an `image_identity` lacks, in a thread of the lowest priority.
+
+    Parameters
+    ----------
+    identity
+        Gets the digest.
+    known
+        Called then, once, never after `stop` has returned.
+    delay_s, bytes_per_s, limit_s
+        When it begins, how fast it reads at most, and when it gives up.
+    """
+
+    def __init__(
+        self,
+        identity: dict[str, Any] | None,
+        cache: Path,
+        known: Callable[[], None],
+        *,
+        delay_s: float = _DELAY_S,
+        bytes_per_s: float = _BYTES_PER_S,
+        limit_s: float = _DIGEST_S,
+    ) -> None:
+        self._identity = identity or {}
+        self._cache = cache
+        self._known = known
+        self._delay_s, self._bytes_per_s, self._limit_s = delay_s, bytes_per_s, limit_s
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        # A file system that does not answer may keep it for ever: nothing waits for it.
+        self._thread = threading.Thread(target=self._run, name="image digest", daemon=True)
+        if "size" in self._identity and self._identity["digest"] is None:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Stop it; an unknown digest stays unknown."""
+        self._stopped.set()
+        with self._lock:
+            return
+
+    def wait(self, seconds: float) -> None:
+        """Wait until it has ended, at most that long."""
+        if self._thread.ident is not None:
+            self._thread.join(seconds)
+
+    def _run(self) -> None:
+        with suppress(OSError):
+            # On Linux a thread has a priority of its own.
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
+        if self._stopped.wait(self._delay_s):
+            return
+        with suppress(OSError):
+            digest = self._computed(self._identity["path"])
+            if digest is None:
+                return
+            with self._lock:
+                if not self._stopped.is_set():
+                    self._identity["digest"] = digest
+                    self._known()
+
+    def _computed(self, path: str) -> str | None:
+        """Read the whole file; None where it was stopped, took too long or changed meanwhile."""
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(handle, "rb", buffering=0) as file:
+            about = os.fstat(handle)
+            if not stat.S_ISREG(about.st_mode):
+                return None
+            # What it reads must not push the container's own pages out of memory.
+            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_NOREUSE)
+            summed, count, began = hashlib.sha256(), 0, time.monotonic()
+            while piece := file.read(_PIECE_BYTES):
+                summed.update(piece)
+                count += len(piece)
+                elapsed = time.monotonic() - began
+                if elapsed > self._limit_s or count > about.st_size:
+                    return None
+                if self._stopped.wait(max(0.0, count / self._bytes_per_s - elapsed)):
+                    return None
+            if _key(path, os.fstat(handle)) != _key(path, about):
+                return None
+        digest = f"sha256:{summed.hexdigest()}"
+        # Of a cache that can't be written to, the next job computes it again.
+        with suppress(OSError):
+            _keep(self._cache, path, about, digest)
+        return digest
+
+
+def _key(path: str, about: os.stat_result) -> dict[str, Any]:
+    """Return what of a file changes when its content does; a device's number differs between nodes."""
+    return {
+        "path": os.path.realpath(path),
+        "inode": about.st_ino,
+        "size": about.st_size,
+        "mtime_ns": about.st_mtime_ns,
+        "ctime_ns": about.st_ctime_ns,
+    }
+
+
+def _entry(cache: Path, path: str) -> Path:
+    return cache / f"{hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()}.json"
+
+
+def _cached(cache: Path, path: str, about: os.stat_result) -> str | None:
+    try:
+        handle = os.open(_entry(cache, path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(handle, "rb") as file:
+            content = json.loads(file.read(_ENTRY_BYTES + len(path) * 6))
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(content, dict):
+        return None
+    digest = content.pop("digest", None)
+    return digest if isinstance(digest, str) and content == _key(path, about) else None
+
+
+def _keep(cache: Path, path: str, about: os.stat_result, digest: str) -> None:
+    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_atomically(_entry(cache, path), json.dumps({**_key(path, about), "digest": digest}))
+    entries = sorted(cache.glob("*.json"), key=lambda each: each.stat().st_mtime_ns, reverse=True)
+    for old in entries[_MOST_ENTRIES:]:
+        old.unlink(missing_ok=True)
+
+
 def now() -> str:
-    """The time in UTC, ISO 8601."""
+    """Return the time in UTC, ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def job_id_of(environment: Mapping[str, str]) -> str:
-    """The number of this process's job; of a task of an array ``<array's>_<task's>``, as squeue says."""
+    """Return the number of this process's job; of an array's task, ``<array's>_<task's>`` as in squeue."""
     array, task = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
     if array and task:
         return f"{array}_{task}"
     return environment.get("SLURM_JOB_ID") or environment.get("GIPFEL_JOB_ID", "")
-
-
-def scheduler_of(environment: Mapping[str, str]) -> str:
-    """Return the name of the scheduler that runs this process's job: ``slurm`` or ``local``."""
-    return "slurm" if "SLURM_JOB_ID" in environment else "local"
 
 
 def describe_run(
@@ -42,7 +217,7 @@ def describe_run(
     node: str,
     runtime: Runtime,
 ) -> dict[str, Any]:
-    """The record at the start of a run: options, resolved EDF and digest, nodes, versions, command."""
+    """Return the record at the start of a run: options, resolved EDF and digest, nodes, versions, command."""
     return {
         "schema": 1,
         "kind": spec.kind,

@@ -1,4 +1,4 @@
-"""The host side of a job: everything that happens on its node around the container."""
+"""Run a job on its node: everything that happens on the host around the container."""
 
 import contextlib
 import os
@@ -11,26 +11,23 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ..broker.beside import broker_beside
-from ..broker.surroundings import Surroundings
-from ..edf import Edf, EdfError, Mount, check_here, load_edf
-from ..engines import ContainerRequest, engine_for, engine_invocation, engine_pulls
-from ..engines.ce import ContainerEngine
+from ..broker.context import JobContext, Workspace, host_variables, workspace_in_container, workspace_on_host
+from ..edf import Edf, EdfError, Mount, check_local, load_edf
+from ..engines import ContainerRequest, Invocation, engine_for, engine_pulls
+from ..engines.srun import ContainerEngine
 from ..environment import BINDING
-from ..forking import ForkedProgram, allow_forks
-from ..model import GipfelError
-from ..runs import RunFolder, runs_root
+from ..hooks import engine_invocation
+from ..model import PYTHON, GipfelError
+from ..process.fork import ForkedProgram, LoadingProgram, allow_forks
+from ..process.liveness import LOCKS_FOLDER, adopt_orphans, signal_all, wait_for_holders
+from ..process.tree import end_descendants
+from ..runs import RunFolder, ScratchFolder, runs_root
 from ..runtime import Runtime
-from ..scratch import ScratchFolder
-from . import kept
-from .closing import close_run
-from .image_digest import BackgroundDigest, cache_folder
-from .loading import LoadingProgram
-from .orphans import adopt_orphans, end_descendants
-from .place import Place, place_in_container, place_on_host
-from .record import describe_run, job_id_of, now, scheduler_of
-from .recording import Recording
-from .spec import JOB_VARIABLE, PYTHON, JobSpec
+from ..scheduler.machine import scheduler_of
+from .broker import broker_beside
+from .record import BackgroundDigest, cache_folder, describe_run, job_id_of, now
+from .recording import Recording, close_run
+from .spec import JOB_VARIABLE, JobSpec
 
 _ENDING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
@@ -49,8 +46,8 @@ class JobRunner:
         self.job_id = job_id_of(self.environment) or str(os.getpid())
         self.node = self.environment.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
         self._child: subprocess.Popen[bytes] | ForkedProgram | None = None
-        self._asked: int | None = None
-        self._told: set[int] = set()
+        self._received: int | None = None
+        self._notified: set[int] = set()
         self._recorded = False
 
     def run(self) -> int:
@@ -73,7 +70,7 @@ class JobRunner:
         finally:
             scratch.remove()
             if self._recorded:
-                # Last: it takes the longest, and whoever asks for the score can do it as well.
+                # Last: it takes the longest, and a later request for the score can do it as well.
                 close_run(run.path, self.environment)
 
     def _edf(self) -> Edf | None:
@@ -81,14 +78,14 @@ class JobRunner:
             return None
         directory = Path(self.spec.directory or self.home)
         edf = load_edf(self.spec.edf, environment=self.environment, directory=directory)
-        found = check_here(edf, pulls=engine_pulls(self.spec.engine))
+        found = check_local(edf, pulls=engine_pulls(self.spec.engine))
         errors = tuple(each for each in found if each.severity == "error")
         if errors:
             raise EdfError(errors)
         return edf
 
     def _run_in(self, run: RunFolder, edf: Edf | None, runtime: Runtime, scratch: Path) -> int:
-        for part in ("s", "j", "c", kept.FOLDER):  # sockets, Jupyter's runtime files, the container's own
+        for part in ("s", "j", "c", LOCKS_FOLDER):  # sockets, Jupyter's runtime files, the container's own
             (scratch / part).mkdir(mode=0o700)
         on_host = self.spec.kind == "launch"
         contained = edf is not None and bool(edf.image) and not on_host
@@ -96,8 +93,10 @@ class JobRunner:
             # Without a container nothing has to be mounted: the environment that runs this job serves, with
             # whatever else is installed in it. A runtime that is one file starts in containers only.
             runtime = Runtime.here()
-        place = place_in_container(edf, self.home) if edf and contained else place_on_host(edf, self.home)
-        directory = self.spec.directory or place.directory
+        workspace = (
+            workspace_in_container(edf, self.home) if edf and contained else workspace_on_host(edf, self.home)
+        )
+        directory = self.spec.directory or workspace.directory
         # The first word alone: the others may be a user's.
         command = list(self.spec.command)
         command[0] = runtime.python if command[0] == PYTHON else command[0]
@@ -105,16 +104,16 @@ class JobRunner:
         record = describe_run(self.spec, edf, command, self.environment, node=self.node, runtime=runtime)
         run.write_record(record)
         print(f"gipfel: the record of this run is {run.path}", file=sys.stderr, flush=True)  # noqa: T201
-        worn = Edf(name="", path=None) if edf is None or on_host else edf
-        engine = engine_for(worn, self.spec.engine)
+        container_edf = Edf(name="", path=None) if edf is None or on_host else edf
+        engine = engine_for(container_edf, self.spec.engine)
         missing = engine.missing()
         if missing:
             raise GipfelError(missing, "Install it on the node, or choose an EDF without an image.")
-        offered = self._offered(run, scratch, place, engine.name)
+        offered = self._offered(run, scratch, workspace, engine.name)
         request = ContainerRequest(
-            edf=worn,
+            edf=container_edf,
             command=tuple(command),
-            mounts=(*place.mounts, *self._own_mounts(run, scratch, runtime, directory, place)),
+            mounts=(*workspace.mounts, *self._own_mounts(run, scratch, runtime, directory, workspace)),
             environment=offered,
             binding=BINDING,
             workdir=directory,
@@ -124,34 +123,47 @@ class JobRunner:
         invocation = engine_invocation(request, engine, python=sys.executable, runtime=runtime)
         record["notes"] = list(invocation.notes)
         run.write_record(record)
-        recording = Recording(self.spec, run, scratch / "s", self.node, self.environment)
+        context = job_context(
+            self.spec,
+            request,
+            workspace=workspace,
+            runtime=runtime,
+            scratch=scratch,
+            environment=self.environment,
+        )
+        start = self._start(engine.name) if contained else directory
+        return self._run_recorded(run, record, context, invocation, start=start, loading=loading)
+
+    def _run_recorded(
+        self,
+        run: RunFolder,
+        record: dict[str, Any],
+        context: JobContext,
+        invocation: Invocation,
+        *,
+        start: str,
+        loading: LoadingProgram | None,
+    ) -> int:
+        """Run the command beside its recorders and its broker, and write how it ended."""
+        recording = Recording(self.spec, run, Path(context.sockets), self.node, self.environment)
         self._recorded = True
         digest = BackgroundDigest(
             record["image"], cache_folder(self.environment), lambda: run.write_record(record)
         )
         status = 1
         try:
-            around = Surroundings.of_job(
-                self.spec,
-                request,
-                place=place,
-                runtime=runtime,
-                scratch=scratch,
-                environment=self.environment,
-            )
-            with broker_beside(around):
-                start = self._start(engine.name) if contained else directory
+            with broker_beside(context):
                 status = self._wait(invocation.argv, dict(invocation.environment), start, loading)
-                if self._asked in _ENDING:
+                if self._received in _ENDING:
                     with contextlib.suppress(OSError):  # it is written once more
                         self._write_end(run, record, status)
                 # A launch outlives the server that it was started from, and so the job does.
-                kept.wait_for_holders(scratch / kept.FOLDER, self._pass_on_end)
+                wait_for_holders(Path(context.scratch, LOCKS_FOLDER), self._pass_on_end)
             return status
         finally:
             digest.stop()
             try:
-                # First: whoever ends many jobs at once may kill this one before the rest is done.
+                # First: a mass cancellation may kill this process before the rest is done.
                 self._write_end(run, record, status)
             finally:
                 end_descendants(keep=recording.processes())
@@ -161,15 +173,15 @@ class JobRunner:
         record.update(ended=now(), exit_status=status)
         run.write_record(record)
 
-    def _offered(self, run: RunFolder, scratch: Path, place: Place, engine: str) -> dict[str, str]:
+    def _offered(self, run: RunFolder, scratch: Path, workspace: Workspace, engine: str) -> dict[str, str]:
         offered = {key: value for key, value in self.environment.items() if key != JOB_VARIABLE}
-        offered |= place.environment
+        offered |= workspace.environment
         offered |= {
             "GIPFEL_RUN": str(run.path),
             "GIPFEL_SOCKETS": str(scratch / "s"),
             "GIPFEL_JOB_ID": self.job_id,
             "GIPFEL_CLUSTER": self.spec.cluster,
-            # Jobs that are submitted from this one go where it runs: a program `sbatch` alone is no cluster.
+            # Jobs that are submitted from this one go where it runs: `sbatch` on PATH alone is not a cluster.
             "GIPFEL_SCHEDULER": scheduler_of(self.environment),
             "GIPFEL_NODE": self.node,
             "GIPFEL_ENGINE": engine,
@@ -177,23 +189,23 @@ class JobRunner:
             # A kernel of the same name in the home folder, of another Python, would hide the runtime's.
             "JUPYTER_PREFER_ENV_PATH": "1",
         }
-        offered.setdefault("JUPYTERHUB_ROOT_DIR", place.directory)
+        offered.setdefault("JUPYTERHUB_ROOT_DIR", workspace.directory)
         return offered
 
     def _start(self, engine: str) -> str:
-        """Where an engine itself starts: the Container Engine takes an EDF's relative paths from there."""
+        """Return where an engine itself starts, which is where an EDF's relative paths are resolved."""
         return (self.spec.directory or self.home) if engine == ContainerEngine.name else "/"
 
     def _step(self) -> tuple[str, ...]:
-        """Where an engine that starts by srun starts: one task here, and others may start beside it."""
+        """Return the options of an engine that starts by srun: one task here, beside others."""
         here = self.environment.get("SLURMD_NODENAME")
         return ("--nodes=1", "--ntasks=1", "--overlap", *([f"--nodelist={here}"] if here else []))
 
     def _own_mounts(
-        self, run: RunFolder, scratch: Path, runtime: Runtime, directory: str, place: Place
+        self, run: RunFolder, scratch: Path, runtime: Runtime, directory: str, workspace: Workspace
     ) -> tuple[Mount, ...]:
         wanted = [str(run.path), str(scratch), *self.spec.folders]
-        if directory != place.directory:
+        if directory != workspace.directory:
             wanted.append(directory)
         return (*(Mount(source=path, destination=path) for path in dict.fromkeys(wanted)), runtime.mount)
 
@@ -211,34 +223,68 @@ class JobRunner:
         self._child = loading.begin(argv, environment, directory) if loading else None
         if self._child is None:
             self._child = subprocess.Popen(argv, env=environment, cwd=directory, start_new_session=True)
-        if self._asked is not None:
-            self._forward(self._asked, None)
+        if self._received is not None:
+            self._forward(self._received, None)
         status = self._child.wait()
         return 128 - status if status < 0 else status
 
     def _pass_on_end(self, holders: tuple[int, ...]) -> None:
-        """Tell those that keep the job that it shall end, once each."""
-        if self._asked in _ENDING:
-            kept.signal_all(tuple(each for each in holders if each not in self._told), self._asked)
-            self._told.update(holders)
+        """Signal each process that keeps the job, once, that it shall end."""
+        if self._received in _ENDING:
+            signal_all(tuple(each for each in holders if each not in self._notified), self._received)
+            self._notified.update(holders)
 
     def _forward(self, number: int, _frame: FrameType | None) -> None:
-        self._asked = number
+        self._received = number
         if self._child is not None and self._child.poll() is None:
             self._child.send_signal(number)
 
 
+def job_context(
+    spec: JobSpec,
+    request: ContainerRequest,
+    *,
+    workspace: Workspace,
+    runtime: Runtime,
+    scratch: Path,
+    environment: Mapping[str, str],
+) -> JobContext:
+    """Describe a job on its node, from its container, its folder on local disk and its variables."""
+    host = host_variables({name: value for name, value in environment.items() if name != JOB_VARIABLE})
+    offered = host_variables(request.environment)
+    return JobContext(
+        sockets=offered["GIPFEL_SOCKETS"],
+        scratch=str(scratch),
+        home=environment.get("HOME") or str(Path.home()),
+        cluster=spec.cluster,
+        engine=spec.engine,
+        edf=request.edf.path or "",
+        runtime=runtime,
+        host=host,
+        offered={
+            name: value
+            for name, value in offered.items()
+            if name not in workspace.environment and host.get(name) != value
+        },
+        binding=request.binding,
+        folders=(offered["GIPFEL_RUN"], str(scratch), *spec.folders),
+        mounts=(*request.edf.mounts, *request.mounts),
+        wanted_runtime=spec.runtime,
+        step=request.step,
+    )
+
+
 def main() -> int:
-    """Run the job of ``$GIPFEL_JOB``; what a person must know is one line on stderr."""
+    """Run the job of ``$GIPFEL_JOB``; print what a person must know as one line on stderr."""
     allow_forks()
     try:
         return JobRunner(_given(os.environ.pop(JOB_VARIABLE, "")), os.environ).run()
     except GipfelError as error:
         problem = str(error)
     except OSError as error:
-        # A full disk, a quota, a file system that went away: nothing of ours, and a stack helps nobody.
+        # A full disk, a quota, a file system that went away: not a fault of this program, so no traceback.
         where = f": {error.filename}" if error.filename else ""
-        problem = f"The job can't go on on its node: {error.strerror or error}{where}."
+        problem = f"The job can't continue on its node: {error.strerror or error}{where}."
     with contextlib.suppress(OSError):  # the log may be on the disk that is full
         print(f"gipfel: {problem}", file=sys.stderr, flush=True)  # noqa: T201
     return 1
@@ -247,7 +293,7 @@ def main() -> int:
 def _given(content: str) -> JobSpec:
     if not content:
         raise GipfelError(
-            f"There is no job: {JOB_VARIABLE} is not set.", "The hub and gipfel submit start jobs."
+            f"{JOB_VARIABLE} is not set: there is no job to run.", "The hub and gipfel submit start jobs."
         )
     try:
         return JobSpec.model_validate_json(content)

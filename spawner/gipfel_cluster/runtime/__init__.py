@@ -1,11 +1,10 @@
-"""The server that is mounted into images: its own interpreter, libraries and libc in one read-only folder."""
+"""The server that is mounted into images: its own interpreter and libraries in one read-only directory."""
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .build import build_runtime
-    from .check import check_runtime
-    from .model import Runtime
+    from .model import Runtime, check_runtime
 
 __all__ = ["Runtime", "build_runtime", "check_runtime"]
 
@@ -21,7 +20,7 @@ def __getattr__(name: str) -> object:
 
         return build_runtime
     if name == "check_runtime":
-        from .check import check_runtime  # noqa: PLC0415
+        from .model import check_runtime  # noqa: PLC0415
 
         return check_runtime
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,18 +1,19 @@
-"""Build a runtime: copy this environment, its interpreter, its libraries and libc into one folder."""
+"""Build a runtime: copy this environment, its interpreter, its libraries and libc into one directory."""
 
+import hashlib
 import os
+import platform
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import Distribution
 from pathlib import Path
 
 from ..model import GipfelError
-from .check import check_runtime
-from .describe import describe, described_there, is_current
 from .distributions import SITE_PACKAGES, closure, files
+from .installation import Installation, is_file_form, mksquashfs, refuse_foreign, share_content, squash
 from .interpreter import (
     CERTIFICATES,
     PROGRAM,
@@ -21,18 +22,16 @@ from .interpreter import (
     kernel,
     lab_defaults,
     program,
+    programs,
     standard_library,
     start_file,
 )
 from .kernels import VERSIONS, cache_folder, folder_name, gather_kernels, kernel_folder_key, place_kernels
-from .model import DESCRIPTION, Description, Runtime
-from .place import Place, refuse_foreign, share_content
-from .programs import programs
+from .model import DESCRIPTION, Description, Runtime, check_runtime, read_description
 from .relocate import is_elf, patchelf, relocate, shared_libraries
-from .squash import is_file_form, mksquashfs, squash
 
 _PREFIX = re.compile(r"(/[A-Za-z0-9._+@-]+)+")
-#: Where a runtime that is one file is mounted, unless it is told otherwise.
+#: Default path at which a runtime that is one file is mounted.
 FILE_PREFIX = "/opt/gipfel"
 _COMPILE_SECONDS = 1800
 
@@ -49,19 +48,19 @@ def build_runtime(
     """Build the runtime of ``gipfel[extra]`` from this environment, or keep the one that is already there.
 
     Nothing but kernels for other Pythons is downloaded, and those once. A path that ends in ``.sqsh`` becomes
-    one file, any other a folder. It appears complete or not at all, readable by everybody.
+    one file, any other a directory. It appears complete or not at all, readable by every user.
 
     Parameters
     ----------
     prefix
-        Absolute path at which the runtime will be mounted; a folder's own, or `FILE_PREFIX`, when not given.
+        Absolute path at which the runtime will be mounted; by default a directory's own, or `FILE_PREFIX`.
     kernels
         Versions of CPython in images that become kernels, such as ``3.9``; those that the runtime there has
         when not given.
     cache
         Where kernels are kept for the next build; the user's own cache when not given.
     progress
-        Told in one line what happens now, and which kernels could not be had.
+        Called with one line for each step, and for each kernel that could not be made.
 
     Raises
     ------
@@ -92,7 +91,7 @@ def build_runtime(
         update={"kernels": {folder_name(each): kernel_folder_key(each) for each in had}}
     )
     try:
-        with Place.beside(path, progress=progress) as place:
+        with Installation.beside(path, progress=progress) as place:
             if not is_current(described_there(path), described, had):
                 _build(place, distributions, described, folders, progress)
     except OSError as error:
@@ -107,7 +106,7 @@ def build_runtime(
 
 
 def _build(
-    place: Place,
+    place: Installation,
     distributions: tuple[Distribution, ...],
     described: Description,
     folders: Mapping[str, Path],
@@ -198,13 +197,61 @@ def _write(path: Path, text: str, *, mode: int = 0o644) -> None:
 
 
 def _compile(tree: Path, prefix: str) -> None:
-    """Compile every module so that nothing compares it with its source, whatever a mount says of times."""
+    """Compile every module so that it is never compared with its source: a mount may change times."""
     command = [
         sys.executable, "-I", "-m", "compileall", "-q", "-q", "-j", "0",
         "--invalidation-mode", "unchecked-hash", "-s", str(tree), "-p", prefix, str(tree / "lib"),
     ]  # fmt: skip
     try:
-        # Packages carry templates that are no Python; what can't be compiled must not stop the build.
+        # Packages carry templates that are not Python; they must not stop the build.
         subprocess.run(command, capture_output=True, timeout=_COMPILE_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
         raise GipfelError(f"Compiling the runtime took more than {_COMPILE_SECONDS} s.") from error
+
+
+def describe(distributions: tuple[Distribution, ...], prefix: str) -> Description:
+    """Describe the runtime of these distributions, without the directories of kernels."""
+    versions = {one.name: one.version for one in distributions}
+    digest = hashlib.sha256()
+    for fact in (
+        prefix,
+        sys.version,
+        sys.base_prefix,
+        platform.machine(),
+        *platform.libc_ver(),
+        *sorted(versions.items()),
+    ):
+        digest.update(f"{fact}\0".encode())
+    for one in distributions:
+        if one.name == "gipfel":
+            # Only what is copied: byte code is written by whoever imports the source.
+            for target, source in sorted(files((one,)).items()):
+                digest.update(f"{target}\0".encode())
+                digest.update(hashlib.sha256(source.read_bytes()).digest())
+    for name, (_, source) in programs().items():
+        digest.update(f"{name}\0".encode())
+        digest.update(hashlib.sha256(source.read_bytes()).digest())
+    key = digest.hexdigest()
+    return Description(
+        prefix=prefix,
+        version=f"{versions['gipfel']}+{key[:12]}",
+        arch=platform.machine(),
+        key=key,
+        distributions=versions,
+        programs={name: target for name, (target, _) in programs().items()},
+    )
+
+
+def described_there(path: Path) -> Description | None:
+    """Return the description of the runtime at a path; None where there is none."""
+    try:
+        return read_description(path)
+    except GipfelError:
+        return None
+
+
+def is_current(there: Description | None, described: Description, versions: Iterable[str]) -> bool:
+    """Return whether the runtime there has the same content, and kernels for these versions of Python."""
+    if there is None or there.key != described.key:
+        return False
+    return all(there.kernels.get(folder_name(each)) == kernel_folder_key(each) for each in versions)

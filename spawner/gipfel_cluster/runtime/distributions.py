@@ -1,4 +1,4 @@
-"""Which installed distributions a runtime holds, and where each of their files goes."""
+"""The installed distributions that a runtime holds, and the target of each of their files."""
 
 import json
 import posixpath
@@ -11,14 +11,14 @@ from urllib.parse import unquote, urlsplit
 
 from ..model import GipfelError
 
-#: Where pure and compiled packages go, relative to the runtime's folder.
+#: Where pure and compiled packages go, relative to the runtime's directory.
 SITE_PACKAGES = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
 
 _GIPFEL = "gipfel"
 _INSTALLER_FILES = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"})
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "tests", "test"})
 _SKIPPED_SOURCES = frozenset({"__pycache__", "node_modules"})
-# Commands are written anew; manuals and headers serve nobody in a container; the hub's pages (60 MB) are
+# Commands are rewritten; manuals and headers are of no use in a container; the hub's pages (60 MB) are
 # shown by the hub alone; Arrow's network service (30 MB) is a module that neither server nor widgets open;
 # the panel draws plotly's figures, and a page needs one plotly.js.
 _SKIPPED_PREFIXES = (
@@ -38,7 +38,7 @@ _SKIPPED_SUFFIXES = (".pyc", ".a", ".c", ".cc", ".cpp", ".h", ".hpp", ".pyx", ".
 
 
 def closure(extra: str) -> tuple[Distribution, ...]:
-    """Every distribution that ``gipfel[extra]`` needs here, with extras and markers honoured, sorted by name.
+    """Return every distribution that ``gipfel[extra]`` needs here, with extras and markers, sorted by name.
 
     Raises
     ------
@@ -72,7 +72,7 @@ def closure(extra: str) -> tuple[Distribution, ...]:
 
 
 def files(distributions: Iterable[Distribution]) -> dict[str, Path]:
-    """Where each file goes: path relative to the runtime's folder -> file in this environment."""
+    """Return the target of each file: path below the runtime's directory -> file in this environment."""
     return {
         target: source
         for one in distributions
@@ -87,11 +87,11 @@ def distribution_files(one: Distribution) -> Iterator[tuple[str, Path]]:
     Raises
     ------
     GipfelError
-        The distribution does not say which files it installed.
+        The distribution does not list the files that it installed.
     """
     if one.files is None:
         raise GipfelError(
-            f"{one.name} does not say which files belong to it.",
+            f"{one.name} does not list its files.",
             "Install gipfel[lab] with pip in a virtual environment and build the runtime there.",
         )
     project = editable_project(one)
@@ -109,7 +109,7 @@ def distribution_files(one: Distribution) -> Iterator[tuple[str, Path]]:
 
 
 def editable_project(one: Distribution) -> Path | None:
-    """Return the source folder of a distribution that was installed editable, else None."""
+    """Return the source directory of a distribution that was installed editable, else None."""
     text = one.read_text("direct_url.json")
     content = json.loads(text) if text else {}
     if not content.get("dir_info", {}).get("editable"):
@@ -118,19 +118,19 @@ def editable_project(one: Distribution) -> Path | None:
 
 
 def project_files(project: Path) -> Iterator[tuple[str, Path]]:
-    """Yield target and source of what the wheel of a source folder holds, as its hatchling table says.
+    """Yield target and source of what the wheel of a source directory holds, by its hatchling table.
 
     Raises
     ------
     GipfelError
-        The source folder is gone, or has no such table.
+        The source directory is gone, or has no such table.
     """
     try:
         table = tomllib.loads((project / "pyproject.toml").read_text())
         wheel = table["tool"]["hatch"]["build"]["targets"]["wheel"]
     except (OSError, KeyError, tomllib.TOMLDecodeError) as error:
         raise GipfelError(
-            f"{project} is installed editable and does not say what its wheel holds.",
+            f"{project} is installed editable and does not define what its wheel holds.",
             f"Install it as a wheel: `{sys.executable} -m pip install {project}`.",
         ) from error
     excluded = tuple(project / path for path in wheel.get("exclude", ()))
@@ -157,7 +157,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def is_skipped(target: str) -> bool:
-    """Tell whether a file is left out; its path is relative to the runtime's folder."""
+    """Return whether a file is left out; its path is relative to the runtime's directory."""
     return (
         target.startswith(("../", *_SKIPPED_PREFIXES))
         or target.endswith(_SKIPPED_SUFFIXES)

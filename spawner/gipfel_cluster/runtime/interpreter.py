@@ -1,19 +1,21 @@
-"""The interpreter's own files: the program, its standard library, what it finds at start."""
+"""Files of the runtime beside the packages: interpreter, standard library, start file, OpenSSH's server."""
 
 import json
 import os
+import shutil
 import ssl
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import Distribution
 from pathlib import Path
 
-#: The interpreter, relative to the runtime's folder; ``bin/python3`` and ``bin/python`` point at it.
-PROGRAM = f"bin/python{sys.version_info.major}.{sys.version_info.minor}"
-#: Certificates for images that have none, relative to the runtime's folder.
-CERTIFICATES = "etc/ssl/cert.pem"
+from .relocate import is_elf
 
+#: The interpreter, relative to the runtime's directory; ``bin/python3`` and ``bin/python`` point at it.
+PROGRAM = f"bin/python{sys.version_info.major}.{sys.version_info.minor}"
+#: Certificates for images that have none, relative to the runtime's directory.
+CERTIFICATES = "etc/ssl/cert.pem"
 _SKIPPED = frozenset(
     {"__pycache__", "test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3"}
     | {"site-packages", "dist-packages", "sitecustomize.py", "_tkinter", "turtle.py"}
@@ -35,13 +37,24 @@ if packages not in sys.path:
 
 # OpenSSL looks where the machine that built this keeps its certificates; images keep them elsewhere.
 file = os.environ.get("SSL_CERT_FILE", {cafile!r})
-folder = os.environ.get("SSL_CERT_DIR", {capath!r})
-if not os.path.isfile(file) and not os.path.isdir(folder):
+directory = os.environ.get("SSL_CERT_DIR", {capath!r})
+if not os.path.isfile(file) and not os.path.isdir(directory):
     for bundle in (*{bundles!r}, os.path.join(sys.prefix, {certificates!r})):
         if os.path.isfile(bundle):
             os.environ["SSL_CERT_FILE"] = bundle
             break
 """
+_ADMINISTRATORS = ("/usr/sbin", "/sbin", "/usr/local/sbin")
+# Where distributions keep what sshd starts: Debian, Fedora, openSUSE, and OpenSSH as it comes.
+_HELPERS = ("/usr/lib/openssh", "/usr/libexec/openssh", "/usr/lib/ssh", "/usr/libexec", "/usr/local/libexec")
+# sshd-session and sshd-auth are programs of their own since OpenSSH 9.8 and 10.0.
+_PLACES: Mapping[str, tuple[str, Sequence[str]]] = {
+    "sshd": ("sbin/sshd", _ADMINISTRATORS),
+    "ssh-keygen": ("bin/ssh-keygen", ("/usr/bin", "/usr/local/bin")),
+    "sshd-session": ("libexec/sshd-session", _HELPERS),
+    "sshd-auth": ("libexec/sshd-auth", _HELPERS),
+    "sftp-server": ("libexec/sftp-server", _HELPERS),
+}
 
 
 def program() -> Path:
@@ -118,3 +131,22 @@ def commands(distributions: Iterable[Distribution], prefix: str) -> Iterator[tup
                 start = entry.attr.partition(".")[0]
                 imports = f"import sys\n\nfrom {entry.module} import {start}\n"
                 yield f"bin/{entry.name}", f"#!{prefix}/bin/python3 -I\n{imports}\nsys.exit({entry.attr}())\n"
+
+
+def programs() -> dict[str, tuple[str, Path]]:
+    """Find OpenSSH's server on this machine: name -> path relative to the runtime's directory, file here.
+
+    Empty where this machine has no server; else what of it is a program of its own here.
+    """
+    found = {}
+    for name, (target, folders) in _PLACES.items():
+        path = _find(name, folders)
+        if path is not None and is_elf(path):
+            found[name] = (target, path)
+    return found if "sshd" in found else {}
+
+
+def _find(name: str, folders: Sequence[str]) -> Path | None:
+    # The administrator's directories are on no user's PATH, and helpers on none at all.
+    path = shutil.which(name, path=":".join(folders)) or shutil.which(name)
+    return Path(path).resolve() if path else None

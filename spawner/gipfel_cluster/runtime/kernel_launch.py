@@ -1,6 +1,6 @@
 """Start ipykernel with no port on the node: ``python3 kernel_launch.py -f CONNECTION_FILE``.
 
-It stands in for ``-m ipykernel_launcher`` where messages to kernels go through files. It runs with the
+It replaces ``-m ipykernel_launcher`` where messages to kernels go through files. It runs with the
 kernel's own Python, 3.7 or newer, and imports the standard library and ipykernel only.
 """
 
@@ -24,7 +24,7 @@ def without_ports(argv: list[str]) -> list[str]:
 def launch(arguments: list[str] | None = None, **options: Any) -> None:
     """Become ipykernel."""
     here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - also for an old Python
-    # A script's folder comes first on the path; ipykernel puts the notebook's there.
+    # A script's directory comes first on the path; ipykernel puts the notebook's there.
     sys.path[:] = [each for each in sys.path if each not in ("", here)]
     from ipykernel import kernelapp  # noqa: PLC0415 - found where the path says by now
 

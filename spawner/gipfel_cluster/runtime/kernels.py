@@ -1,4 +1,7 @@
-"""A folder of packages per CPython version, with which an image's own Python becomes a kernel."""
+"""Folders of packages that make an image's own Python a kernel, one for each version of CPython.
+
+Their wheels are chosen and installed by pip, for that version and the oldest glibc of images.
+"""
 
 import contextlib
 import fcntl
@@ -7,24 +10,29 @@ import json
 import os
 import platform
 import shutil
+import subprocess
+import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import distribution
 from pathlib import Path
+from typing import Any
 
-from ..model import GipfelError
+from ..model import GipfelError, one_line
 from .distributions import SITE_PACKAGES, is_skipped
+from .installation import share_content
 from .model import DESCRIPTION
-from .place import share_content
-from .wheels import GLIBC, install_wheels, resolve_wheels
 
+#: The oldest glibc of an image that wheels are taken for: that of RHEL 8 and Debian 10.
+GLIBC = (2, 28)
+_PIP_SECONDS = 900
+_PIP_ROUNDS = 6
 #: CPython versions that images have.
 VERSIONS = ("3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
-#: Where the folders are, relative to the runtime's.
+#: Where the directories are, relative to the runtime's.
 KERNELS = "kernels"
-#: What a folder says about itself.
+#: The description of a directory, inside it.
 FOLDER_DESCRIPTION = "folder.json"
-
 _FORMAT = 1
 _WIDGETS_FROM = (3, 11)
 _KERNEL = ("ipykernel",)
@@ -47,18 +55,18 @@ def first_kernels(runtime: Path) -> tuple[str, ...] | None:
 
 
 def folder_name(version: str) -> str:
-    """Name the folder of a version: ``cp39`` for 3.9."""
+    """Name the directory of a version: ``cp39`` for 3.9."""
     return f"cp{version.replace('.', '')}"
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where folders are kept that were made once, for this user's next builds."""
+    """Return the directory in which finished directories are kept for this user's next builds."""
     given = environment.get("XDG_CACHE_HOME", "")
     return (Path(given) if given.startswith("/") else Path.home() / ".cache") / "gipfel" / "kernels"
 
 
 def kernel_folder_key(version: str) -> str:
-    """What a folder was made from, in short: another key is another folder."""
+    """Return a digest of everything that a directory was made from."""
     digest = hashlib.sha256()
     for fact in (str(_FORMAT), version, platform.machine(), str(GLIBC), *_requirements(version)):
         digest.update(f"{fact}\0".encode())
@@ -68,14 +76,14 @@ def kernel_folder_key(version: str) -> str:
 def gather_kernels(
     versions: Iterable[str], *, cache: Path, before: Path, progress: Callable[[str], None]
 ) -> dict[str, Path]:
-    """Find or make the folders of some versions: name -> folder, of those that could be had.
+    """Find or make the directories of some versions: name -> directory, of those that could be had.
 
     Parameters
     ----------
     cache
         Where they are looked for and left.
     before
-        The runtime that is being replaced, whose folders do as well.
+        The runtime that is being replaced, whose directories do as well.
     progress
         Told in one line which versions are missing, and why.
     """
@@ -106,7 +114,7 @@ def gather_kernels(
 
 
 def place_kernels(folders: Mapping[str, Path], tree: Path) -> None:
-    """Put folders, the program that starts kernels, and Gipfel's own packages into a runtime's folder."""
+    """Put directories, the program that starts kernels, and Gipfel's packages into a runtime's directory."""
     top = tree / KERNELS
     top.mkdir(mode=0o755, exist_ok=True)
     copies: dict[int, Path] = {}
@@ -116,7 +124,7 @@ def place_kernels(folders: Mapping[str, Path], tree: Path) -> None:
         shutil.copyfile(Path(__file__).with_name(program), top / program)
         (top / program).chmod(0o644)
     # Gipfel's own are the runtime's: nothing is there twice. Below 3.11 only the package is there whose `log`
-    # runs with any Python, and which says in one line what its other names need.
+    # runs with any Python, and whose other names report in one line what they need.
     packages = tree / SITE_PACKAGES
     own = sorted(packages.glob("gipfel*"))
     for folder, paths in ((top / "gipfel", own), (top / "older", [packages / "gipfel_widgets"])):
@@ -126,7 +134,7 @@ def place_kernels(folders: Mapping[str, Path], tree: Path) -> None:
 
 
 def _requirements(version: str) -> tuple[str, ...]:
-    """Requirements of a kernel, as gipfel's own metadata has them."""
+    """Return the requirements of a kernel, from gipfel's own metadata."""
     from packaging.requirements import Requirement  # noqa: PLC0415 - only where runtimes are built
 
     wants_widgets = tuple(int(part) for part in version.split(".")) >= _WIDGETS_FROM
@@ -220,7 +228,7 @@ def _thin_out(folder: Path) -> None:
 
 
 def _link(source: Path, target: Path, copies: dict[int, Path]) -> None:
-    """Make a folder of links to files that nobody writes to, or of copies where links can't be."""
+    """Make a directory of links to files that are never changed, or of copies where links can't be."""
 
     def link(origin: str, goal: str) -> str:
         inode = os.stat(origin).st_ino  # noqa: PTH116 - copytree's own paths are texts
@@ -233,3 +241,103 @@ def _link(source: Path, target: Path, copies: dict[int, Path]) -> None:
 
     shutil.copytree(source, target, copy_function=link)
     target.chmod(0o755)
+
+
+def resolve_wheels(python: str, requirements: Iterable[str]) -> dict[str, str]:
+    """Ask the package index which distributions a CPython needs: name -> version.
+
+    Parameters
+    ----------
+    python
+        Such as ``3.9``.
+
+    Raises
+    ------
+    GipfelError
+        There is no pip here, no index in reach, or no set of wheels for this version.
+    """
+    wanted = list(requirements)
+    for _ in range(_PIP_ROUNDS):
+        found = _report(python, wanted)
+        needed, missing = _closure(found, requirements, python)
+        if not missing:
+            return {name: found[name]["version"] for name in sorted(needed)}
+        wanted += sorted(missing)
+    raise GipfelError(f"The packages for Python {python} need ever more: {', '.join(sorted(missing))}.")
+
+
+def install_wheels(python: str, versions: Mapping[str, str], target: Path) -> None:
+    """Unpack exactly these distributions into a directory, without byte code.
+
+    Raises
+    ------
+    GipfelError
+        As of `resolve_wheels`.
+    """
+    exact = [f"{name}=={version}" for name, version in versions.items()]
+    _pip(python, ["--no-deps", "--no-compile", "--target", str(target), *exact])
+
+
+def _report(python: str, requirements: Sequence[str]) -> dict[str, dict[str, Any]]:
+    from packaging.utils import canonicalize_name  # noqa: PLC0415 - only where runtimes are built
+
+    with tempfile.TemporaryDirectory(prefix="gipfel-wheels-") as folder:
+        report = Path(folder, "report.json")
+        _pip(python, ["--dry-run", "--report", str(report), "--target", f"{folder}/none", *requirements])
+        installs = json.loads(report.read_text())["install"]
+    return {canonicalize_name(each["metadata"]["name"]): each["metadata"] for each in installs}
+
+
+def _closure(
+    found: Mapping[str, Mapping[str, Any]], requirements: Iterable[str], python: str
+) -> tuple[set[str], set[str]]:
+    """Return the distributions that a Python needs, and the requirements that pip has overlooked.
+
+    For another version pip chooses the right wheels but reads markers as if this Python were asking.
+    """
+    from packaging.requirements import Requirement  # noqa: PLC0415 - as above
+    from packaging.utils import canonicalize_name  # noqa: PLC0415
+
+    markers = {"python_version": python, "python_full_version": f"{python}.0"}
+    needed: set[tuple[str, str]] = set()
+    missing: set[str] = set()
+    todo = [(text, "") for text in requirements]
+    while todo:
+        text, of_extra = todo.pop()
+        requirement = Requirement(text)
+        if requirement.marker and not requirement.marker.evaluate({**markers, "extra": of_extra}):
+            continue
+        name = canonicalize_name(requirement.name)
+        if name not in found:
+            requirement.marker = None
+            missing.add(str(requirement))
+            continue
+        for extra in ("", *requirement.extras):
+            if (name, extra) not in needed:
+                needed.add((name, extra))
+                todo += [(each, extra) for each in found[name].get("requires_dist", ())]
+    return {name for name, _ in needed}, missing
+
+
+def _pip(python: str, arguments: Sequence[str]) -> None:
+    command = [sys.executable, "-I", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    command += ["--no-input", "--retries", "1", "--ignore-installed", "--only-binary=:all:"]
+    command += ["--implementation", "cp", "--python-version", python, *_platforms()]
+    try:
+        done = subprocess.run(
+            [*command, *arguments],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_PIP_SECONDS, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise GipfelError(f"pip does not run: {error}.") from error
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if "ERROR" in line] or done.stderr.splitlines()
+        raise GipfelError(f"pip: {one_line((lines or ['it failed'])[-1])}")
+
+
+def _platforms() -> list[str]:
+    machine = platform.machine()
+    major, newest = GLIBC
+    tags = [f"manylinux_{major}_{minor}_{machine}" for minor in range(newest, 4, -1)]
+    tags += [f"manylinux{year}_{machine}" for year in ("2014", "2010", "1")]
+    return [word for tag in tags for word in ("--platform", tag)]

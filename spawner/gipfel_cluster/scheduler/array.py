@@ -1,4 +1,4 @@
-"""A job array on one machine: ``python -m gipfel_cluster.scheduler.array`` is its one job.
+"""A job array on one machine: ``python -m gipfel_cluster.scheduler.array`` runs all its tasks as one job.
 
 It starts the tasks in order, so many at once, and writes how each is into ``tasks/<number>.json`` of the
 job's folder. Its own exit status is the highest of its tasks.
@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..model import Frozen
+from ..process.tree import Process
 from ..runs import write_atomically
-from .processes import Process
 
 #: The variable that carries an `ArrayPlan` as JSON.
 PLAN_VARIABLE = "GIPFEL_ARRAY"
@@ -26,7 +26,7 @@ _STEP_S = 0.1
 
 
 class ArrayPlan(Frozen):
-    """An array's tasks: ``gpus`` are what each of those that run at once sees, none where it is empty."""
+    """The tasks of an array; ``gpus`` are those of each task that runs at a time, none where it is empty."""
 
     folder: str
     script: str
@@ -36,12 +36,12 @@ class ArrayPlan(Frozen):
     gpus: tuple[str, ...] = ()
 
     def variables(self) -> dict[str, str]:
-        """The variables by which the array's job finds its plan."""
+        """Return the variables by which the array's job finds its plan."""
         return {PLAN_VARIABLE: self.model_dump_json()}
 
 
 class TaskState(Frozen):
-    """How a task is; ``exit_code`` is None while it runs."""
+    """The state of a task; ``exit_code`` is None while it runs."""
 
     state: str
     process: Process
@@ -49,12 +49,12 @@ class TaskState(Frozen):
 
 
 def array_script(python: str) -> str:
-    """The script of the job that runs an array's tasks."""
+    """Return the script of the job that runs an array's tasks."""
     return f"#!/bin/sh\nexec {shlex.quote(python)} -I -m gipfel_cluster.scheduler.array\n"
 
 
 def task_file(folder: Path, task: int) -> Path:
-    """Where the state of a task is, in the folder of its array's job."""
+    """Return the state file of a task, in the folder of its array's job."""
     return folder / "tasks" / f"{task}.json"
 
 
@@ -69,7 +69,7 @@ class Array:
         self._ending = False
 
     def run(self) -> int:
-        """Run every task, or after SIGTERM only those that have begun; the highest exit status."""
+        """Run every task, or after SIGTERM only those that have begun; return the highest exit status."""
         signal.signal(signal.SIGTERM, self._end)
         task_file(Path(self._plan.folder), 0).parent.mkdir(mode=0o700, exist_ok=True)
         waiting, highest = list(range(self._plan.tasks)), 0

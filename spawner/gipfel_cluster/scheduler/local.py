@@ -1,4 +1,4 @@
-"""The machine itself as a scheduler: each job a detached process that outlives whoever started it."""
+"""The machine itself as a scheduler: each job has a supervisor that outlives whoever started it."""
 
 import asyncio
 import contextlib
@@ -16,18 +16,17 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from ..forking import ForkedProgram, can_fork
 from ..model import GipfelError
+from ..process.fork import ForkedProgram, can_fork
+from ..process.tree import Process, kill_tree
 from ..runs import make_private, write_atomically
-from .account import own_name
 from .array import ArrayPlan, TaskState, array_script, task_file
-from .durations import parse_duration
-from .keeper import EXTENSION, GRACE_SECONDS, Ending, KeptJob
-from .keeper import main as keep_job
-from .local_machine import count_gpus, gpus_are_known, local_cpus, local_gpus, local_memory
-from .processes import Process, kill_tree
-from .protocol import JobRequest, JobStatus, Partition
-from .site import Choices
+from .command import own_name
+from .machine import count_gpus, gpus_are_known, local_cpus, local_gpus, local_memory
+from .notation import parse_duration
+from .protocol import Choices, JobRequest, JobStatus, Partition
+from .supervisor import EXTENSION, GRACE_SECONDS, JobExit, SupervisedJob
+from .supervisor import main as supervise_job
 
 _ID = re.compile(r"([0-9]+-[0-9a-f]{6})(?:_([0-9]{1,5}))?")
 _START_SECONDS = 20.0
@@ -35,16 +34,16 @@ _KEPT_SECONDS = 7 * 24 * 3600.0
 
 
 class LocalScheduler:
-    """Starts each job at once on this machine; its state is in ``folder``, so that a restart loses nothing.
+    """Starts each job immediately on this machine; a restart loses nothing, since state is in ``folder``.
 
     Parameters
     ----------
     folder
-        Where the jobs' states are kept; made when needed, its owner's alone.
+        Folder for the jobs' states; made when needed, for its owner alone.
     environment
-        Where programs are looked up (``PATH``).
+        Variables for looking up programs (``PATH``).
     python
-        The interpreter that keeps a job; it imports this package.
+        The interpreter of a job's supervisor; it imports this package.
     """
 
     name = "local"
@@ -57,7 +56,7 @@ class LocalScheduler:
         self._unwanted: set[asyncio.Task[None]] = set()
 
     async def submit(self, request: JobRequest) -> str:
-        """Start the job now; what only a cluster has (account, memory, more nodes) is not looked at."""
+        """Start the job now; what only a cluster has (account, memory, more nodes) is ignored."""
         gpus = await self._gpus()
         environment = dict(request.environment)
         if request.gpus_per_node == 0:
@@ -72,10 +71,10 @@ class LocalScheduler:
         try:
             make_private(self._folder)
             self._forget_old()
-            keeper = await self._started_keeper()
+            supervisor = await self._start_supervisor()
         except OSError as error:
             raise GipfelError(f"The job can't be started: {error.strerror} ({error.filename}).") from error
-        job_id = f"{keeper.pid}-{secrets.token_hex(3)}"
+        job_id = f"{supervisor.pid}-{secrets.token_hex(3)}"
         script = request.script
         if request.array:
             script, environment = self._array(request, job_id, environment, gpus)
@@ -85,7 +84,7 @@ class LocalScheduler:
             # As Slurm's SLURM_JOB_END_TIME.
             environment["GIPFEL_JOB_END_TIME"] = str(int(time.time()) + seconds)
         (self._folder / job_id).mkdir(mode=0o700)
-        plan = KeptJob(
+        plan = SupervisedJob(
             folder=str(self._folder / job_id),
             script=script,
             directory=request.directory,
@@ -96,23 +95,23 @@ class LocalScheduler:
             seconds=seconds,
         )
         try:
-            handing = asyncio.ensure_future(_hand_over(keeper, plan))
+            handing = asyncio.ensure_future(_hand_over(supervisor, plan))
             await asyncio.shield(handing)
         except GipfelError:
             await self.cancel(job_id)
             raise
         except asyncio.CancelledError:
-            # Nobody learns this job's number: it must not outlive who asked for it.
+            # The job's number is lost: the job must not outlive this request.
             unwanted = asyncio.ensure_future(self._end_unwanted(job_id, handing))
             self._unwanted.add(unwanted)
             unwanted.add_done_callback(self._unwanted.discard)
             raise
         return job_id
 
-    async def _started_keeper(self) -> "asyncio.subprocess.Process | ForkedProgram":
-        argv = (self._python, "-I", "-m", "gipfel_cluster.scheduler.keeper")
+    async def _start_supervisor(self) -> "asyncio.subprocess.Process | ForkedProgram":
+        argv = (self._python, "-I", "-m", "gipfel_cluster.scheduler.supervisor")
         if self._python == sys.executable and can_fork():
-            return ForkedProgram(argv, keep_job, self._environment, output="answer")
+            return ForkedProgram(argv, supervise_job, self._environment, output="answer")
         return await asyncio.create_subprocess_exec(
             *argv,
             stdin=asyncio.subprocess.PIPE,
@@ -126,7 +125,7 @@ class LocalScheduler:
     def _array(
         self, request: JobRequest, job_id: str, environment: dict[str, str], gpus: Sequence[str]
     ) -> tuple[str, dict[str, str]]:
-        """The script and variables of the one job that runs an array's tasks, and GPUs for each at once."""
+        """Return the script and variables of the one job that runs an array's tasks, with GPUs for each."""
         each, most = request.gpus_per_node, request.array_limit or request.array
         if each and gpus:
             most = min(most, len(gpus) // each)
@@ -149,11 +148,11 @@ class LocalScheduler:
             await self.cancel(job_id)
 
     async def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-        """How each job is, from its keeper and the state that it left."""
+        """Return the state of each job, from its supervisor and the files that it left."""
         return {job_id: self._status_of(job_id) for job_id in job_ids}
 
     async def cancel(self, job_id: str, *, user: str = "") -> None:  # noqa: ARG002 - the Protocol's
-        """TERM, after `GRACE_SECONDS` KILL for the whole tree; returns when nothing of the job is left.
+        """Send SIGTERM, and SIGKILL after `GRACE_SECONDS`; return when nothing of the job is left.
 
         A task of an array gets the TERM alone, and what it leaves behind ends with the array.
         """
@@ -165,32 +164,32 @@ class LocalScheduler:
                 if state.exit_code is None:
                     state.process.signal(signal.SIGTERM)
             return
-        keeper = self._keeper(job_id)
-        if keeper is None:
+        supervisor = self._supervisor(job_id)
+        if supervisor is None:
             return
-        keeper.signal(signal.SIGTERM)
+        supervisor.signal(signal.SIGTERM)
         deadline = time.monotonic() + GRACE_SECONDS + 5
-        while keeper.alive and time.monotonic() < deadline:  # noqa: ASYNC110 - another process ends
+        while supervisor.alive and time.monotonic() < deadline:  # noqa: ASYNC110 - another process ends
             await asyncio.sleep(0.05)
-        if keeper.alive:
-            kill_tree(keeper.pid)
-            keeper.signal(signal.SIGKILL)
+        if supervisor.alive:
+            kill_tree(supervisor.pid)
+            supervisor.signal(signal.SIGKILL)
 
     async def extend(self, job_id: str, minutes: int) -> None:
-        """Add to a running job's limit; its keeper looks when the time is up."""
-        keeper = self._keeper(job_id)
-        if keeper is None or not keeper.alive:
+        """Add to a running job's limit; its supervisor reads it when the time is up."""
+        supervisor = self._supervisor(job_id)
+        if supervisor is None or not supervisor.alive:
             raise GipfelError("This job does not run any more.")
         path = self._folder / job_id / EXTENSION
         before = int(path.read_text()) if path.exists() else 0
         write_atomically(path, str(before + minutes * 60))
 
     async def address(self, node: str) -> str:  # noqa: ARG002 - the Protocol's
-        """The loopback address: a job runs where the hub runs."""
+        """Return the loopback address: a job runs where the hub runs."""
         return "127.0.0.1"
 
     async def partitions(self) -> tuple[Partition, ...]:
-        """One partition, this machine; a GPU is idle when no process computes on it."""
+        """Return one partition, this machine; a GPU is idle when no process computes on it."""
         gpus = await local_gpus(self._environment)
         return (
             Partition(
@@ -208,15 +207,15 @@ class LocalScheduler:
         )
 
     async def choices(self, user: str) -> Choices:  # noqa: ARG002 - the Protocol's
-        """Nothing to choose: a machine keeps no accounts."""
+        """Return an empty value: a machine keeps no accounts."""
         return Choices()
 
     async def expected_start(self, request: JobRequest) -> str:  # noqa: ARG002 - the Protocol's
-        """At once."""
+        """Return an empty text: a job starts immediately."""
         return ""
 
     async def _gpus(self) -> tuple[str, ...]:
-        """Indices of this machine's GPUs; none where there is no driver."""
+        """Return the indices of this machine's GPUs; none where there is no driver."""
         return tuple(each.index for each in await local_gpus(self._environment))
 
     def _status_of(self, job_id: str) -> JobStatus:
@@ -231,15 +230,17 @@ class LocalScheduler:
         nodes = (self._node,)
         try:
             # Asked before the ending is read: a job may end in between.
-            keeper = self._keeper(job_id)
-            alive = keeper is not None and keeper.alive
-            ending = Ending.model_validate_json((self._folder / job_id / "exit.json").read_text())
+            supervisor = self._supervisor(job_id)
+            alive = supervisor is not None and supervisor.alive
+            ending = JobExit.model_validate_json((self._folder / job_id / "exit.json").read_text())
         except FileNotFoundError:
             if alive:
                 return JobStatus(answer="running", state="RUNNING", nodes=nodes)
             if not self._folder.is_dir():
                 return JobStatus(answer="unknown", reason=f"The folder {self._folder} is not there.")
-            return JobStatus(answer="ended", state="NODE_FAIL", nodes=nodes, reason="Its keeper was killed.")
+            return JobStatus(
+                answer="ended", state="NODE_FAIL", nodes=nodes, reason="Its supervisor was killed."
+            )
         except (OSError, ValidationError) as error:
             return JobStatus(
                 answer="unknown", reason=f"The job's state can't be read: {type(error).__name__}."
@@ -247,7 +248,7 @@ class LocalScheduler:
         return JobStatus(answer="ended", state=ending.state, nodes=nodes, exit_code=ending.exit_code)
 
     def _task_status(self, job_id: str, task: int, nodes: tuple[str, ...]) -> JobStatus:
-        """How a task of an array is: its own state, or that it waits while the array lives."""
+        """Return the status of an array's task: its own state, or pending while the array lives."""
         whole = self._status(job_id)
         try:
             state = TaskState.model_validate_json(task_file(self._folder / job_id, task).read_text())
@@ -264,16 +265,16 @@ class LocalScheduler:
         if state.exit_code is None:
             if whole.answer == "ended":
                 return JobStatus(
-                    answer="ended", state="NODE_FAIL", nodes=nodes, reason="Its keeper was killed."
+                    answer="ended", state="NODE_FAIL", nodes=nodes, reason="Its supervisor was killed."
                 )
             return JobStatus(answer="running", state="RUNNING", nodes=nodes)
         return JobStatus(answer="ended", state=state.state, nodes=nodes, exit_code=state.exit_code)
 
-    def _keeper(self, job_id: str) -> Process | None:
+    def _supervisor(self, job_id: str) -> Process | None:
         if not _ID.fullmatch(job_id):
             return None
         try:
-            return Process.model_validate_json((self._folder / job_id / "keeper.json").read_text())
+            return Process.model_validate_json((self._folder / job_id / "supervisor.json").read_text())
         except FileNotFoundError:
             return None
 
@@ -284,11 +285,11 @@ class LocalScheduler:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _hand_over(keeper: "asyncio.subprocess.Process | ForkedProgram", plan: KeptJob) -> None:
-    """Give the keeper its job and wait until it runs."""
+async def _hand_over(supervisor: "asyncio.subprocess.Process | ForkedProgram", plan: SupervisedJob) -> None:
+    """Give the supervisor its job and wait until it runs."""
     try:
-        line = await _answer(keeper, plan.model_dump_json().encode())
-        answer = json.loads(line or b'{"problem": "its keeper ended at once."}')
+        line = await _answer(supervisor, plan.model_dump_json().encode())
+        answer = json.loads(line or b'{"problem": "its supervisor ended immediately."}')
     except (TimeoutError, subprocess.TimeoutExpired) as error:
         raise GipfelError(f"The job did not start within {_START_SECONDS:.0f} s.") from error
     except (OSError, ValueError) as error:
@@ -297,13 +298,15 @@ async def _hand_over(keeper: "asyncio.subprocess.Process | ForkedProgram", plan:
         raise GipfelError(f"The job can't be started: {answer['problem']}", "Check the job's folder and log.")
 
 
-async def _answer(keeper: "asyncio.subprocess.Process | ForkedProgram", question: bytes) -> bytes:
-    if isinstance(keeper, ForkedProgram):
-        return await asyncio.to_thread(keeper.answer_to, question, _START_SECONDS)
-    if keeper.stdin is None or keeper.stdout is None:
-        raise GipfelError("The job's keeper has no pipes.")
-    keeper.stdin.write(question)
-    keeper.stdin.close()
-    line = await asyncio.wait_for(keeper.stdout.readline(), _START_SECONDS)
-    await asyncio.wait_for(asyncio.gather(keeper.stdout.read(), keeper.wait()), _START_SECONDS)
+async def _answer(supervisor: "asyncio.subprocess.Process | ForkedProgram", question: bytes) -> bytes:
+    if isinstance(supervisor, ForkedProgram):
+        return await asyncio.to_thread(supervisor.answer_to, question, _START_SECONDS)
+    if supervisor.stdin is None or supervisor.stdout is None:
+        raise GipfelError("The job's supervisor has no pipes.")
+    supervisor.stdin.write(question)
+    supervisor.stdin.close()
+    async with asyncio.timeout(_START_SECONDS):
+        line = await supervisor.stdout.readline()
+    async with asyncio.timeout(_START_SECONDS):
+        await asyncio.gather(supervisor.stdout.read(), supervisor.wait())
     return line

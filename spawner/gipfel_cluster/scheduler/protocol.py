@@ -1,19 +1,25 @@
-"""What every scheduler can do: start a job, say how it is, end it, and name its partitions."""
+"""The interface of a scheduler: its requests, its answers, and the batch script of a job.
+
+Every scheduler has `Scheduler`'s methods; some are `SiteFacts` too and know accounts, reservations and
+expected starts.
+"""
 
 import re
+import shlex
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 from pydantic import AfterValidator, Field, field_validator
 
 from ..model import Frozen, GipfelError, Line
-from .durations import parse_duration, slurm_time
-from .gres import GpuCount
+from .notation import GpuCount, parse_duration, slurm_time
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Variables that the scheduler's own commands would read as options.
 _OPTIONS = ("SBATCH_", "SLURM_", "SQUEUE_", "SCANCEL_", "SINFO_")
 _KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER")
+#: What the node's interpreter runs.
+RUNNER = ("-I", "-m", "gipfel_cluster.job")
 
 
 def _duration(value: str) -> str:
@@ -42,7 +48,7 @@ TimeLimit = Annotated[Line, Field(default="", max_length=40), AfterValidator(_du
 
 
 class Placement(Frozen):
-    """Where in a cluster a job goes, on whose account, and for how long; empty is the cluster's default."""
+    """The partition, account and time limit of a job; empty is the cluster's default."""
 
     partition: Name = ""
     account: Name = ""
@@ -105,11 +111,11 @@ class JobRequest(Placement):
 
 
 class JobStatus(Frozen):
-    """How a job is; ``unknown`` means that the scheduler did not say, which is not ``ended``.
+    """The state of a job; ``unknown`` means that the scheduler did not report it, which is not ``ended``.
 
     ``state`` is Slurm's word in upper case (a job that waits is ``running`` with the state ``PENDING``);
     ``reason`` is why it waits or ended, in words for people; ``expected_start`` is the scheduler's guess as
-    an ISO time; ``wants`` is what a waiting job asks for, ``place`` where it stands in its partition's line
+    an ISO time; ``wants`` is what a waiting job asks for, ``place`` its position in its partition's line
     (1 is next), and ``stuck`` that it stays there until a person acts.
     """
 
@@ -135,14 +141,14 @@ class MarkedJob(Frozen):
 
 
 class LostJobError(GipfelError):
-    """A job that the scheduler may have taken, or not: nobody waited for its answer to the end.
+    """A job that the scheduler may or may not have taken: its answer was not received.
 
     Parameters
     ----------
     mark, user
         By which the job is found, and whose it is.
     error
-        What happened.
+        The scheduler's error, if any.
     """
 
     def __init__(self, mark: str, user: str, error: GipfelError | None = None) -> None:
@@ -191,10 +197,10 @@ class Scheduler(Protocol):
         """
 
     async def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-        """How each of these jobs is, with one question for all; never raises, every doubt is ``unknown``."""
+        """Return the status of each job, by one question; never raises, every doubt is ``unknown``."""
 
     async def cancel(self, job_id: str, *, user: str = "") -> None:
-        """End a job; one that has ended already is no error.
+        """End a job; one that has ended already is not an error.
 
         Raises
         ------
@@ -203,7 +209,7 @@ class Scheduler(Protocol):
         """
 
     async def address(self, node: str) -> str:
-        """Where the machine that asks reaches a node.
+        """Return the address at which this machine reaches a node.
 
         Raises
         ------
@@ -212,10 +218,90 @@ class Scheduler(Protocol):
         """
 
     async def partitions(self) -> tuple[Partition, ...]:
-        """Every partition, at most 30 seconds old.
+        """Return every partition, at most 30 seconds old.
 
         Raises
         ------
         GipfelError
             The scheduler did not answer in time.
         """
+
+
+class Association(Frozen):
+    """An account that a user may charge, with its limits; an empty partition means all of them."""
+
+    account: str
+    partition: str = ""
+    qos: tuple[str, ...] = ()
+    default_qos: str = ""
+
+
+class Reservation(Frozen):
+    """Nodes reserved for some users; ``start`` and ``end`` are ISO times."""
+
+    name: str
+    partition: str = ""
+    start: str = ""
+    end: str = ""
+    active: bool = False
+    users: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+
+
+class Choices(Frozen):
+    """A user's accounts, QoS and reservations; None where the scheduler keeps no such list."""
+
+    associations: tuple[Association, ...] | None = None
+    default_account: str = ""
+    reservations: tuple[Reservation, ...] | None = None
+
+    @property
+    def accounts(self) -> tuple[str, ...]:
+        """Return the names of the accounts, each once, the default one first."""
+        names = sorted({each.account for each in self.associations or ()})
+        return tuple(sorted(names, key=lambda name: name != self.default_account))
+
+    def qos(self, account: str = "", partition: str = "") -> tuple[str, ...]:
+        """Return the QoS of an account and a partition; of any where one is empty."""
+        found = {
+            qos
+            for each in self.associations or ()
+            for qos in each.qos
+            if account in {"", each.account} and (not partition or each.partition in {"", partition})
+        }
+        return tuple(sorted(found))
+
+
+@runtime_checkable
+class SiteFacts(Protocol):
+    """A scheduler that also knows accounts, reservations and expected starts."""
+
+    async def choices(self, user: str) -> Choices:
+        """Return what a user may choose.
+
+        Raises
+        ------
+        GipfelError
+            The scheduler did not answer in time.
+        """
+
+    async def expected_start(self, request: JobRequest) -> str:
+        """Return a job's expected start if it were submitted now, as an ISO time; empty for now.
+
+        Raises
+        ------
+        GipfelError
+            The scheduler would refuse the job, in its own words, or did not answer in time.
+        """
+
+
+def batch_script(python: str) -> str:
+    """Return the script that Slurm copies to the node; it replaces itself by the job's runner.
+
+    Parameters
+    ----------
+    python
+        The interpreter on the node, usually that of the runtime folder.
+    """
+    return f"#!/bin/sh\nexec {shlex.join((python, *RUNNER))}\n"

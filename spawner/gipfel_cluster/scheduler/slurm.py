@@ -7,30 +7,29 @@ import time
 from collections.abc import Mapping, Sequence
 from secrets import token_hex
 
-from ..broker.hub.carry import carried
 from ..model import GipfelError, one_line
-from .account import acting_as
-from .command import CommandResult, PrintedTooMuchError, run_command
-from .protocol import JobRequest, JobStatus, LostJobError, MarkedJob, Partition
-from .site import Choices
+from .carry import carried
+from .command import CommandResult, PrintedTooMuchError, acting_as, run_command
+from .machine import SLURM_VARIABLES
+from .protocol import Choices, JobRequest, JobStatus, LostJobError, MarkedJob, Partition
 from .slurm_answers import (
     JOB_FIELDS,
+    LINE_FIELDS,
     TASK_FIELDS,
-    SilentSlurmError,
+    SlurmUnavailableError,
     mark_format,
     read_address,
     read_jobs,
+    read_line,
     read_marks,
     read_own_users,
     refusal,
 )
-from .slurm_line import LINE_FIELDS, read_line
-from .slurm_presence import SLURM_VARIABLES
 from .slurm_site import SlurmSite
 
 _FRESH_SECONDS = 30.0
 _LINE_SECONDS = 15.0
-# What nobody waits for in front of a page may take longer: a busy controller answers within a minute.
+# Requests that no page waits for may take longer: a busy controller answers within a minute.
 _PATIENCE = 6
 # One argument holds 128 KiB, and a job's number with its comma at most 11 bytes.
 _MOST_JOBS = 4000
@@ -98,17 +97,17 @@ class SlurmScheduler:
                 given=request.script,
                 patience=_PATIENCE,
             )
-        except (SilentSlurmError, PrintedTooMuchError) as error:
-            # It may have taken the job and not come to say so.
+        except (SlurmUnavailableError, PrintedTooMuchError) as error:
+            # It may have taken the job without an answer.
             raise LostJobError(request.mark, request.user, error) from None
         # Only the last line: a plugin may print before it. A federated cluster adds ";name".
         lines = result.output.strip().splitlines()
         job_id = lines[-1].partition(";")[0].strip() if lines else ""
         if not job_id.isdecimal():
             fix = "Look for the job with squeue; tell the cluster's administrators."
-            said = one_line(result.output)[:200]
-            untold = GipfelError(f"Slurm gave no job number (sbatch): {said!r}.", fix)
-            raise LostJobError(request.mark, request.user, untold)
+            output = one_line(result.output)[:200]
+            no_number = GipfelError(f"Slurm gave no job number (sbatch): {output!r}.", fix)
+            raise LostJobError(request.mark, request.user, no_number)
         return job_id
 
     async def query(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
@@ -144,19 +143,19 @@ class SlurmScheduler:
             output = (await self._run(argv, patience=_PATIENCE)).output
             found = read_jobs(output)
             if output.strip() and not found:
-                # Not a word about any job: it is no answer, and ends nothing.
+                # Without any job it is not a valid answer, and ends nothing.
                 missing = _UNREADABLE
         except ValueError:
             found, missing = {}, _UNREADABLE
         except GipfelError as error:
-            # squeue says so only of a single job; of several it leaves the unknown ones out.
+            # squeue reports this only for a single job; of several it leaves the unknown ones out.
             if not (len(asked) == 1 and "Invalid job id" in error.problem):
                 missing = JobStatus(answer="unknown", reason=error.problem)
             found = {}
         return {each: found.get(each, missing) for each in asked}
 
     async def _ask_line(self) -> Mapping[str, int]:
-        """Who is before whom, at most every 15 seconds; nothing where that is not told."""
+        """Return each waiting job's place in line, at most 15 seconds old; nothing where Slurm hides it."""
         if time.monotonic() - self._line[0] > _LINE_SECONDS:
             argv = ("squeue", "--noheader", "--states=PENDING", "--sort=-p,i", f"--Format={LINE_FIELDS}")
             line: Mapping[str, int] = {}
@@ -183,7 +182,7 @@ class SlurmScheduler:
         return next((each.job_id for each in found if each.mark == mark), None)
 
     async def marked(self, prefix: str) -> tuple[MarkedJob, ...]:
-        """Return the jobs that wait or run and whose mark begins so.
+        """Return the jobs that wait or run and whose mark has this prefix.
 
         Raises
         ------
@@ -215,11 +214,11 @@ class SlurmScheduler:
         await self._run(("scontrol", "update", f"JobId={int(job_id)}", f"TimeLimit+={int(minutes)}"))
 
     async def own_users(self) -> frozenset[str]:
-        """Ask ``scontrol`` as which unix users Slurm's daemons run."""
+        """Ask ``scontrol`` which unix users Slurm's daemons run as."""
         return read_own_users((await self._run(("scontrol", "show", "config"))).output)
 
     async def address(self, node: str) -> str:
-        """``NodeAddr`` of the node, at most 30 seconds old."""
+        """Return ``NodeAddr`` of the node, at most 30 seconds old."""
         known = self._addresses.get(node)
         if known and time.monotonic() - known[0] < _FRESH_SECONDS:
             return known[1]
@@ -240,7 +239,7 @@ class SlurmScheduler:
         return self._partitions[1]
 
     async def choices(self, user: str) -> Choices:
-        """What a user may choose, from ``sacctmgr`` and ``scontrol``."""
+        """Return what a user may choose, from ``sacctmgr`` and ``scontrol``."""
         return await self._site.choices(user)
 
     async def expected_start(self, request: JobRequest) -> str:
@@ -267,14 +266,14 @@ class SlurmScheduler:
         try:
             result = await run_command(full, environment=environment, limit=limit, given=given)
         except TimeoutError as error:
-            raise SilentSlurmError(f"Slurm did not answer within {limit:g} s ({program}).") from error
+            raise SlurmUnavailableError(f"Slurm did not answer within {limit:g} s ({program}).") from error
         if result.code != 0:
             raise refusal(program, result.errors)
         return result
 
 
 def submit_arguments(request: JobRequest) -> tuple[str, ...]:
-    """The argv of ``sbatch`` for a request; every value stays within its own argument."""
+    """Return the argv of ``sbatch`` for a request; every value stays within its own argument."""
     argv = [
         "sbatch",
         "--parsable",

@@ -1,4 +1,4 @@
-"""What Slurm says of its site: idle GPUs, a user's accounts and reservations, expected starts."""
+"""Ask Slurm about its site: idle GPUs, a user's accounts and reservations, expected starts."""
 
 import grp
 import os
@@ -10,10 +10,8 @@ from typing import Protocol
 
 from ..model import GipfelError
 from .command import CommandResult
-from .durations import parse_duration
-from .gres import GpuCount, parse_gpus
-from .protocol import JobRequest, Partition
-from .site import Association, Choices, Reservation
+from .notation import GpuCount, parse_duration, parse_gpus
+from .protocol import Association, Choices, JobRequest, Partition, Reservation
 
 #: sinfo's fields for `read_partitions`; the suffix keeps it from cutting long values off.
 PARTITION_FIELDS = ",".join(
@@ -34,7 +32,7 @@ _SOON_SECONDS = 60
 
 
 class Run(Protocol):
-    """Runs one of Slurm's commands."""
+    """A function that runs one of Slurm's commands."""
 
     def __call__(  # noqa: D102 - the class says it
         self,
@@ -47,7 +45,7 @@ class Run(Protocol):
 
 
 class SlurmSite:
-    """The questions to Slurm that a form has; nothing is kept."""
+    """Questions of the form to Slurm; no answer is cached."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -58,7 +56,7 @@ class SlurmSite:
         return read_partitions(result.output)
 
     async def choices(self, user: str) -> Choices:
-        """Ask for a user's associations and for reservations that the user may use."""
+        """Ask for a user's associations, and for reservations that the user may use."""
         if not _USER.fullmatch(user):
             raise GipfelError(f"{user!r} can't be the name of a unix user.", "Log in with another name.")
         associations, default = await self._associations(user)
@@ -79,7 +77,7 @@ class SlurmSite:
         return read_associations(result.output)
 
     async def expected_start(self, request: JobRequest, arguments: Sequence[str]) -> str:
-        """Let ``sbatch`` (whose argv ``arguments`` is) say when the job would start, as its user."""
+        """Ask ``sbatch`` (whose argv is ``arguments``) when the job would start, as its user."""
         argv = (arguments[0], "--test-only", *arguments[1:])
         result = await self._run(argv, user=request.user, given=request.script)
         match = _START.search(result.errors) or _START.search(result.output)
@@ -92,10 +90,10 @@ class SlurmSite:
 
 
 def read_partitions(output: str) -> tuple[Partition, ...]:
-    """Partitions of ``sinfo --exact --Format=PARTITION_FIELDS`` that are up, in its order."""
+    """Parse ``sinfo --exact --Format=PARTITION_FIELDS``: the partitions that are up, in its order."""
     found: dict[str, Partition] = {}
     for line in output.splitlines():
-        # Without the last four fields, too: then what they say is not known.
+        # Without the last four fields, too: then their values are unknown.
         fields = [field.strip() for field in line.split("|")]
         if len(fields) < 7 or fields[2] != "up":
             continue
@@ -125,7 +123,7 @@ def read_partitions(output: str) -> tuple[Partition, ...]:
 
 
 def read_associations(output: str) -> tuple[tuple[Association, ...], str]:
-    """Associations of ``sacctmgr --parsable2 show user withassoc``, and the default account."""
+    """Parse ``sacctmgr --parsable2 show user withassoc``: associations and the default account."""
     found: list[Association] = []
     default_account = ""
     for line in output.splitlines():
@@ -139,7 +137,7 @@ def read_associations(output: str) -> tuple[tuple[Association, ...], str]:
 
 
 def read_reservations(output: str) -> tuple[Reservation, ...]:
-    """Reservations of ``scontrol --oneliner show reservation``."""
+    """Parse ``scontrol --oneliner show reservation``."""
     found = []
     for line in output.splitlines():
         if not line.startswith("ReservationName="):
@@ -167,7 +165,7 @@ def read_reservations(output: str) -> tuple[Reservation, ...]:
 
 
 def may_use(reservation: Reservation, user: str, accounts: Iterable[str], groups: Iterable[str]) -> bool:
-    """Whether a reservation lets a user in; a name with a minus keeps that one out and all others in."""
+    """Return whether a reservation admits a user; a name with a minus excludes it and admits all others."""
 
     def lets(named: tuple[str, ...], own: set[str]) -> bool | None:
         if not named:
@@ -179,12 +177,12 @@ def may_use(reservation: Reservation, user: str, accounts: Iterable[str], groups
     if groups_let := lets(reservation.groups, set(groups)):
         return groups_let
     answers = [lets(reservation.users, {user}), lets(reservation.accounts, set(accounts))]
-    told = [each for each in answers if each is not None]
-    return bool(told) and all(told)
+    known = [each for each in answers if each is not None]
+    return bool(known) and all(known)
 
 
 def groups_of(user: str) -> tuple[str, ...]:
-    """Names of a unix user's groups on this machine."""
+    """Return the names of a unix user's groups on this machine."""
     try:
         numbers = os.getgrouplist(user, pwd.getpwnam(user).pw_gid)
     except KeyError:

@@ -1,8 +1,7 @@
 """Steps: a command on the nodes of a job, in the container of an EDF on each, from anywhere in the job."""
 
-from .handle import StepHandle
-from .spec import IMAGE_PYTHON, PYTHON, StepSetting, StepSpec, StepState, TaskPlace
-from .start import start_step
+from .handle import StepHandle, start_step
+from .spec import IMAGE_PYTHON, PYTHON, StepSetting, StepSpec, StepState, TaskLocation
 
 __all__ = [
     "IMAGE_PYTHON",
@@ -11,6 +10,6 @@ __all__ = [
     "StepSetting",
     "StepSpec",
     "StepState",
-    "TaskPlace",
+    "TaskLocation",
     "start_step",
 ]

@@ -1,6 +1,6 @@
 """``python -I -m gipfel_cluster.steps.node``: one task of a step, on its node, around its container.
 
-Started by ``srun`` once for each task, or by the step's keeper where there is no Slurm. It composes the
+Started by ``srun`` once for each task, or by the step's supervisor where there is no Slurm. It composes the
 container here, passes signals on, and leaves no process behind.
 """
 
@@ -13,13 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-from ..engines.sandbox.namespaces import die_with_parent
-from ..job.orphans import adopt_orphans, end_descendants
 from ..model import GipfelError
-from ..runs import write_atomically
-from ..scratch import ScratchFolder
+from ..namespaces import die_with_parent
+from ..process.liveness import adopt_orphans
+from ..process.tree import end_descendants
+from ..runs import ScratchFolder, write_atomically
 from .container import step_edf, task_invocation
-from .spec import STEP_VARIABLE, StepPlan, TaskPlace
+from .spec import STEP_VARIABLE, StepPlan, TaskLocation
 
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
 FAILED = 125
@@ -32,12 +32,12 @@ class Task:
     def __init__(self, plan: StepPlan, environment: Mapping[str, str]) -> None:
         self._plan = plan
         self._environment = dict(environment)
-        self.place = place_of(plan, environment)
+        self.location = task_location(plan, environment)
         self._child: subprocess.Popen[bytes] | None = None
         self._asked: int | None = None
 
     def run(self) -> int:
-        """Run it to its end.
+        """Run the task to its end.
 
         Raises
         ------
@@ -49,14 +49,14 @@ class Task:
             signal.signal(number, self._forward)
         scratch = ScratchFolder.create()
         try:
-            self._write_place()
+            self._write_location()
             return self._run_in(scratch.path)
         finally:
             end_descendants()
             scratch.remove()
 
     def _run_in(self, scratch: Path) -> int:
-        # What Slurm says here is this step's own: its keeper took away what the job around it said.
+        # Slurm's variables are this step's own: its supervisor removed those of the job around it.
         environment = {name: value for name, value in self._environment.items() if name != STEP_VARIABLE}
         invocation, folder = task_invocation(
             self._plan,
@@ -67,7 +67,7 @@ class Task:
             python=sys.executable,
         )
         for note in invocation.notes:
-            _say(note)
+            _report(note)
         early = self._asked
         if early is not None:
             return 128 + early
@@ -83,7 +83,7 @@ class Task:
             )
         except OSError as error:
             raise GipfelError(
-                f"The command can't be started on {self.place.node}: {error.strerror} ({error.filename}).",
+                f"The command can't be started on {self.location.node}: {error.strerror} ({error.filename}).",
                 "Check the command and the EDF.",
             ) from error
         asked = self._asked
@@ -93,29 +93,29 @@ class Task:
         return 128 - status if status < 0 else status
 
     def _wait(self, child: subprocess.Popen[bytes]) -> int:
-        """Wait for the end; where the step shall stop, say so once, and to the command alone.
+        """Wait for the end; when the step shall stop, signal the command alone, and once.
 
-        Slurm's own way tells every process below at the same time, among them those that others need to end
+        Slurm's own way signals every process below at the same time, also those that others need to end
         well.
         """
         stop = Path(self._plan.folder, f"{self._plan.spec.name}.stop")
-        told = False
+        signalled = False
         while True:
             try:
                 return child.wait(_LOOK_S)
             except subprocess.TimeoutExpired:
-                if not told and stop.exists():
-                    told = True
+                if not signalled and stop.exists():
+                    signalled = True
                     child.send_signal(signal.SIGTERM)
 
     def _offered(self, scratch: Path) -> dict[str, str]:
-        plan, place = self._plan, self.place
+        plan, location = self._plan, self.location
         offered = {
-            "GIPFEL_NODE": place.node,
-            "GIPFEL_TASK": str(place.rank),
+            "GIPFEL_NODE": location.node,
+            "GIPFEL_TASK": str(location.rank),
             "GIPFEL_TASKS": str(len(plan.nodes) * plan.spec.tasks_per_node),
-            "GIPFEL_LOCAL_TASK": str(place.local_rank),
-            "GIPFEL_NODE_RANK": str(place.node_rank),
+            "GIPFEL_LOCAL_TASK": str(location.local_rank),
+            "GIPFEL_NODE_RANK": str(location.node_rank),
             "GIPFEL_NODES": ",".join(plan.nodes),
             "GIPFEL_CLUSTER": plan.setting.cluster,
             # A socket of the job's is on another disk; there is no broker for ranks.
@@ -124,14 +124,14 @@ class Task:
             "GIPFEL_JOB_ID": plan.setting.job_id,
         }
         kept = {name: value for name, value in offered.items() if value} | plan.spec.environment
-        return kept if place.gpus is None else kept | {"CUDA_VISIBLE_DEVICES": ",".join(place.gpus)}
+        return kept if location.gpus is None else kept | {"CUDA_VISIBLE_DEVICES": ",".join(location.gpus)}
 
-    def _write_place(self) -> None:
+    def _write_location(self) -> None:
         folder = Path(self._plan.folder, f"{self._plan.spec.name}.tasks")
-        # Where a task runs is good to know and needed by nobody.
+        # The location of a task is information only.
         with suppress(OSError):
             folder.mkdir(mode=0o700, exist_ok=True)
-            write_atomically(folder / f"{self.place.rank}.json", self.place.model_dump_json() + "\n")
+            write_atomically(folder / f"{self.location.rank}.json", self.location.model_dump_json() + "\n")
 
     def _forward(self, number: int, _frame: FrameType | None) -> None:
         self._asked = number
@@ -140,15 +140,15 @@ class Task:
                 self._child.send_signal(number)
 
 
-def place_of(plan: StepPlan, environment: Mapping[str, str]) -> TaskPlace:
-    """Read which task this process is from the variables of Slurm, or of the step's keeper."""
+def task_location(plan: StepPlan, environment: Mapping[str, str]) -> TaskLocation:
+    """Read which task this process is from the variables of Slurm, or of the step's supervisor."""
     slurm = "SLURM_PROCID" in environment
     rank = int(environment.get("SLURM_PROCID") or environment.get("GIPFEL_TASK") or 0)
     local = environment.get("SLURM_LOCALID") if slurm else environment.get("GIPFEL_LOCAL_TASK")
     index = environment.get("SLURM_NODEID") if slurm else environment.get("GIPFEL_NODE_RANK")
     node = environment.get("SLURMD_NODENAME") or plan.nodes[int(index or 0)]
     job, step = environment.get("SLURM_JOB_ID"), environment.get("SLURM_STEP_ID")
-    return TaskPlace(
+    return TaskLocation(
         rank=rank,
         local_rank=int(local or 0),
         node=node,
@@ -160,7 +160,7 @@ def place_of(plan: StepPlan, environment: Mapping[str, str]) -> TaskPlace:
 
 
 def chosen_gpus(plan: StepPlan, node: str, environment: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Which of the job's GPUs on a node the tasks there see; None for all of a machine without Slurm."""
+    """Return the job's GPUs on a node that the tasks there see; None for all of a machine without Slurm."""
     given = environment.get("CUDA_VISIBLE_DEVICES")
     positions, most = plan.spec.gpus.get(node), plan.spec.gpus_per_node
     if given is None and not plan.setting.slurm_job:
@@ -174,18 +174,18 @@ def chosen_gpus(plan: StepPlan, node: str, environment: Mapping[str, str]) -> tu
 
 
 def main(environment: MutableMapping[str, str] = os.environ) -> int:
-    """Run the task of this process; 125 and one line on stderr where its container can't be made."""
+    """Run the task of this process; return 125, with one line on stderr, without a container."""
     try:
         plan = StepPlan.model_validate_json(environment.pop(STEP_VARIABLE, ""))
         return Task(plan, environment).run()
     except GipfelError as error:
-        _say(str(error))
+        _report(str(error))
     except (OSError, ValueError) as error:
-        _say(f"The task can't be run: {' '.join(str(error).split())[:300]}")
+        _report(f"The task can't be run: {' '.join(str(error).split())[:300]}")
     return FAILED
 
 
-def _say(line: str) -> None:
+def _report(line: str) -> None:
     with suppress(OSError):
         sys.stderr.write(f"gipfel: {line}\n")
         sys.stderr.flush()

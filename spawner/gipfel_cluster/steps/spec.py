@@ -1,17 +1,15 @@
-"""A step: a command that runs on nodes of a job, in the container of an EDF on each of them."""
+"""Models of a step: a command that runs on nodes of a job, in the container of an EDF on each of them."""
 
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from ..edf.model import Mount
-from ..given import check_command, check_variables
-from ..job.spec import PYTHON
-from ..model import Frozen, Line
+from ..model import PYTHON, Frozen, Line, check_command, check_variables
+from ..process.tree import Process
 from ..runtime.model import Runtime
-from ..scheduler.processes import Process
 
-__all__ = ["IMAGE_PYTHON", "PYTHON", "StepPlan", "StepSetting", "StepSpec", "StepState", "TaskPlace"]
+__all__ = ["IMAGE_PYTHON", "PYTHON", "StepPlan", "StepSetting", "StepSpec", "StepState", "TaskLocation"]
 
 #: As the first word of a command, the image's own Python; without an image, the step's, else the job's.
 IMAGE_PYTHON = "{image-python}"
@@ -104,12 +102,12 @@ class StepPlan(Frozen):
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The nodes that it runs on."""
+        """Return the nodes that it runs on."""
         return self.spec.nodes or self.setting.nodes
 
 
-class TaskPlace(Frozen):
-    """Where a task of a step runs; ``gpus`` are its CUDA_VISIBLE_DEVICES, None where all GPUs are seen."""
+class TaskLocation(Frozen):
+    """The node and GPUs of a task; ``gpus`` are its CUDA_VISIBLE_DEVICES, None where all GPUs are seen."""
 
     rank: int
     local_rank: int
@@ -121,7 +119,7 @@ class TaskPlace(Frozen):
 
 
 class StepState(Frozen, extra="ignore"):
-    """``<name>.json`` in a step's folder, written by its keeper.
+    """``<name>.json`` in a step's folder, written by its supervisor.
 
     ``step_id`` is Slurm's ``job.step``, ``local-<pid>`` without Slurm, empty until a task has started.
     ``status`` is the exit status of the step, 124 after its time limit; ``problem`` why it could not run.
@@ -129,7 +127,7 @@ class StepState(Frozen, extra="ignore"):
 
     phase: Literal["starting", "running", "ended"]
     step_id: str = ""
-    keeper: Process | None = None
+    supervisor: Process | None = None
     status: int | None = None
     problem: str = ""
     nodes: tuple[str, ...] = ()

@@ -1,1 +1,1 @@
-"""What all servers of a hub share: one scheduler, one watcher, and one answer for all pages."""
+"""Clusters of a hub: their settings, one scheduler and watcher for each, and cached answers for all pages."""

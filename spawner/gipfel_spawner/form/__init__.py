@@ -1,1 +1,1 @@
-"""What a user chooses: as a value, on a page, from a link, and whether it fits the cluster."""
+"""Options of a user: as a value, on the form's page, from a link, and their check against the cluster."""

@@ -1,10 +1,9 @@
-"""Whether what a user chose fits what the cluster has and what the user may use; pure."""
+"""Check of a user's options against what the cluster has and what the user may use; pure."""
 
 from collections.abc import Sequence
 
-from gipfel_cluster.scheduler.durations import format_duration, parse_duration
-from gipfel_cluster.scheduler.protocol import Partition
-from gipfel_cluster.scheduler.site import Choices
+from gipfel_cluster.scheduler.notation import format_duration, parse_duration
+from gipfel_cluster.scheduler.protocol import Choices, Partition
 
 from .options import OptionError, UserOptions
 
@@ -12,7 +11,7 @@ _UNITS = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
 
 
 def choose_partition(options: UserOptions, partitions: Sequence[Partition]) -> Partition | None:
-    """The partition that the options mean, None where the scheduler has named none.
+    """Return the partition that the options name, None where the scheduler has named none.
 
     Raises
     ------
@@ -42,12 +41,12 @@ def choose_partition(options: UserOptions, partitions: Sequence[Partition]) -> P
 
 
 def within_group(options: UserOptions, chosen: Partition | None, group: Sequence[str]) -> UserOptions:
-    """The options with a partition of a cluster's group, which its scheduler would else choose by itself.
+    """Return the options with a partition of a cluster's group, not left to its scheduler.
 
     Raises
     ------
     OptionError
-        The partition is none of the group's.
+        The partition is not in the group.
     """
     if not group:
         return options
@@ -113,7 +112,7 @@ def _check_time(time: str, partition: Partition) -> None:
 
 
 def check_choices(options: UserOptions, choices: Choices | None, *, engines: Sequence[str] = ()) -> None:
-    """Compare with what the user may choose; ``choices`` is None where the scheduler did not say.
+    """Compare with what the user may choose; ``choices`` is None where the scheduler did not answer.
 
     What is not known is left to the scheduler, which refuses the job itself.
 
@@ -157,7 +156,7 @@ def _not_offered(field: str, value: str, known: Sequence[str]) -> OptionError:
 
 
 def time_within(default: str, partition: Partition | None) -> str:
-    """The default time limit, cut to what the partition allows."""
+    """Return the default time limit, cut to what the partition allows."""
     if not default or partition is None or partition.seconds is None:
         return default
     seconds = parse_duration(default)
@@ -167,7 +166,7 @@ def time_within(default: str, partition: Partition | None) -> str:
 
 
 def mebibytes(memory: str) -> float:
-    """An amount of memory in Slurm's syntax (``64G``; a bare number is MiB) as MiB; 0 for an empty text."""
+    """Return an amount of memory in Slurm's syntax (``64G``; a bare number is MiB) as MiB, 0 for none."""
     if not memory:
         return 0.0
     number, unit = (memory[:-1], memory[-1]) if memory[-1] in _UNITS else (memory, "M")
@@ -175,7 +174,7 @@ def mebibytes(memory: str) -> float:
 
 
 def with_shares(options: UserOptions, *, cpus_per_gpu: int, memory_per_gpu: str) -> UserOptions:
-    """The options with the site's share of CPUs and memory for each GPU, where the user named none."""
+    """Return the options with the site's share of CPUs and memory for each GPU, where the user named none."""
     gpus = options.gpus or 0
     changes: dict[str, object] = {}
     if gpus and options.cpus is None and cpus_per_gpu:

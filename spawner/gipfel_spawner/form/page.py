@@ -1,38 +1,83 @@
-"""The spawn form: filled from what the hub knows of the cluster and from the user's environments."""
+"""Spawn form: filled from what the hub knows of the cluster and from the user's environments.
 
+The fields of a new environment come from the JSON Schema of the EDF.
+"""
+
+import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 
 from jinja2 import Environment, PackageLoader, Template
 
 from gipfel_cluster.model import Frozen
-from gipfel_cluster.scheduler.durations import format_duration
-from gipfel_cluster.scheduler.gres import GpuCount
-from gipfel_cluster.scheduler.protocol import Partition
-from gipfel_cluster.scheduler.site import Choices
+from gipfel_cluster.scheduler.notation import GpuCount, format_duration
+from gipfel_cluster.scheduler.protocol import Choices, Partition
 
-from .environment_fields import EnvironmentField, environment_fields
 from .fit import most_gpus
-from .options import UserOptions
-from .presets import Preset, describe_options
+from .options import Preset, UserOptions, describe_options
+
+Kind = Literal["text", "boolean", "list", "table"]
 
 
-class Misfit(Frozen):
-    """What could not be used of the last attempt; ``field`` is empty where it is no field's fault."""
+class EnvironmentField(Frozen):
+    """One key of an EDF as a field: a list has an item a line, a table ``NAME=value`` a line."""
+
+    key: str
+    title: str
+    kind: Kind
+    description: str
+    default: bool = False
+    pattern: str = ""
+    #: How a value may look.
+    example: str = ""
+
+
+@cache
+def environment_fields() -> tuple[EnvironmentField, ...]:
+    """Return the keys of the schema, in its order."""
+    schema = json.loads((files("gipfel_cluster.edf") / "schema.json").read_text(encoding="utf-8"))
+    return tuple(_field(key, value) for key, value in schema["properties"].items())
+
+
+def _field(key: str, value: dict[str, Any]) -> EnvironmentField:
+    kinds: dict[str, Kind] = {"string": "text", "boolean": "boolean", "array": "list", "object": "table"}
+    options = value.get("anyOf", [value])
+    known = {str(each.get("type", "object")) for each in options}
+    kind: Kind = "list" if "array" in known else kinds[known.pop()]
+    return EnvironmentField(
+        key=key,
+        title=value.get("title", key.replace("_", " ").title()),
+        kind=kind,
+        description=value["description"],
+        default=value.get("default") is True,
+        pattern=next(iter(value.get("patternProperties", {})), ""),
+        example=_typed(next(iter(value.get("examples", [])), "")),
+    )
+
+
+def _typed(value: object) -> str:
+    """Return a value as it is typed into its field."""
+    if isinstance(value, dict):
+        return "\n".join(f"{name}={each}" for name, each in value.items())
+    return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+class FieldError(Frozen):
+    """Error of the last attempt; ``field`` is empty where it concerns no single field."""
 
     field: str = ""
     message: str
 
 
 class ClusterOffer(Frozen):
-    """What one cluster has; ``problems`` are lines on what could not be asked."""
+    """Offer of one cluster; ``problems`` are lines on what could not be asked."""
 
     name: str
     partitions: tuple[Partition, ...] = ()
-    #: Seconds since the scheduler said so; 0 while that is current.
+    #: Age of the scheduler's answer in seconds; 0 while it is current.
     age: float = 0.0
     choices: Choices = Choices()
     engines: tuple[str, ...] = ()
@@ -40,22 +85,22 @@ class ClusterOffer(Frozen):
 
     @property
     def accounts(self) -> tuple[str, ...]:
-        """The user's accounts."""
+        """Accounts of the user."""
         return self.choices.accounts
 
     @property
     def qos(self) -> tuple[str, ...]:
-        """The user's QoS."""
+        """QoS of the user."""
         return self.choices.qos()
 
     @property
     def reservations(self) -> tuple[str, ...]:
-        """The reservations that the user may use."""
+        """Reservations that the user may use."""
         return tuple(each.name for each in self.choices.reservations or ())
 
     @property
     def more_engines(self) -> tuple[str, ...]:
-        """The engines beside the cluster's own."""
+        """Engines beside the cluster's own."""
         return self.engines[1:]
 
 
@@ -63,13 +108,13 @@ class PresetButton(Frozen):
     """A preset as the form shows it; ``lacking`` is why it can't be chosen here, empty where it can."""
 
     title: str
-    words: str
+    text: str
     values: dict[str, str]
     lacking: str = ""
 
 
 class FormContent(Frozen):
-    """What the form shows; ``problems`` are lines on what could not be asked.
+    """Content of the form; ``problems`` are lines on what could not be asked.
 
     ``partitions``, ``choices`` and ``engines`` are those of ``cluster``, the one that is shown as chosen.
     """
@@ -79,7 +124,7 @@ class FormContent(Frozen):
     clusters: tuple[ClusterOffer, ...] = ()
     environments: tuple[str, ...] = ()
     partitions: tuple[Partition, ...] = ()
-    #: Seconds since the scheduler said so; 0 while that is current.
+    #: Age of the scheduler's answer in seconds; 0 while it is current.
     age: float = 0.0
     choices: Choices = Choices()
     engines: tuple[str, ...] = ()
@@ -89,9 +134,9 @@ class FormContent(Frozen):
     last: UserOptions | None = None
     defaults: UserOptions = UserOptions()
     chosen: UserOptions = UserOptions()
-    #: As typed, where it was no `UserOptions`.
+    #: As typed, where it was not valid as `UserOptions`.
     typed: dict[str, str] | None = None
-    misfit: Misfit | None = None
+    field_error: FieldError | None = None
     cpus_per_gpu: int = 0
     memory_per_gpu: str = ""
     problems: tuple[str, ...] = ()
@@ -101,7 +146,7 @@ class FormContent(Frozen):
 
 
 def render_form(content: FormContent) -> str:
-    """The fields as HTML; everything in it is escaped."""
+    """Return the fields as HTML; everything in it is escaped."""
     shown = shown_values(content)
     return _template().render(
         content=content,
@@ -112,7 +157,7 @@ def render_form(content: FormContent) -> str:
         most_gpus=_most_gpus(
             [each for offer in content.clusters for each in offer.partitions] or content.partitions
         ),
-        presets=[_button(each.title, each.words, each.options, content) for each in content.presets],
+        presets=[_button(each.title, each.text, each.options, content) for each in content.presets],
         last=_button("Last", describe_options(content.last), content.last, content) if content.last else None,
         fields=_fields(),
         version=_version(),
@@ -124,7 +169,7 @@ def _described(partitions: Sequence[Partition]) -> list[tuple[Partition, str, st
 
 
 def shown_values(content: FormContent) -> dict[str, str]:
-    """The text of each field: as it was typed, else what was chosen, else the site's default."""
+    """Return the text of each field: as it was typed, else what was chosen, else the site's default."""
     if content.typed is not None:
         empty = dict.fromkeys((*UserOptions.model_fields, "edf_path"), "")
         return empty | {key: value for key, value in content.typed.items() if key in empty}
@@ -132,7 +177,7 @@ def shown_values(content: FormContent) -> dict[str, str]:
 
 
 def preset_values(options: UserOptions, content: FormContent) -> dict[str, str]:
-    """What the form's fields hold for some options."""
+    """Return the values of the form's fields for some options."""
     listed = options.edf in {"", *content.environments}
     gpus = content.defaults.gpus if options.gpus is None else options.gpus
     values = {field: str(value or "") for field, value in options.model_dump().items()}
@@ -148,10 +193,10 @@ def preset_values(options: UserOptions, content: FormContent) -> dict[str, str]:
     }
 
 
-def _button(title: str, words: str, options: UserOptions, content: FormContent) -> PresetButton:
+def _button(title: str, text: str, options: UserOptions, content: FormContent) -> PresetButton:
     values = preset_values(options, content)
     return PresetButton(
-        title=title, words=words, values=values, lacking=_lacking(int(values["gpus"]), options, content)
+        title=title, text=text, values=values, lacking=_lacking(int(values["gpus"]), options, content)
     )
 
 
@@ -170,7 +215,7 @@ def _lacking(gpus: int, options: UserOptions, content: FormContent) -> str:
 
 
 def describe_partition(partition: Partition) -> str:
-    """A partition in one line: ``normal: 5 of 8 gh200 idle · 2 of 8 nodes idle · up to 1-00:00:00``."""
+    """Return a partition in one line: ``normal: 5 of 8 gh200 idle · 2 of 8 nodes idle · up to 2:00:00``."""
     parts = [idle_gpus(partition)] if partition.gpus else []
     parts.append(f"{partition.idle} of {partition.nodes} nodes idle")
     if partition.seconds is not None:
@@ -179,7 +224,7 @@ def describe_partition(partition: Partition) -> str:
 
 
 def idle_gpus(partition: Partition) -> str:
-    """Idle GPUs by type: ``37 of 128 gh200 idle``; what a node has, where only that is known."""
+    """Return idle GPUs by type: ``37 of 128 gh200 idle``; a node's GPUs, where only these are known."""
     if not partition.all_gpus:
         return ", ".join(f"{each.count} {each.type or 'GPU'} each" for each in partition.gpus)
     idle = {each.type: each.count for each in partition.idle_gpus}
@@ -189,7 +234,7 @@ def idle_gpus(partition: Partition) -> str:
 
 
 def describe_age(seconds: float) -> str:
-    """How old something is: ``3 min``."""
+    """Return an age in words: ``3 min``."""
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
@@ -223,14 +268,14 @@ def _fields() -> Mapping[str, EnvironmentField]:
 
 @cache
 def _version() -> str:
-    """Changes with the static files, so that a browser takes the new ones."""
+    """Return a version that changes with the static files, so that a browser loads the new ones."""
     folder = files("gipfel_spawner") / "static"
     names = ("duration.js", "form.js", "environment.js", "form.css")
     return sha256(b"".join((folder / name).read_bytes() for name in names)).hexdigest()[:12]
 
 
 def typed_values(form: Mapping[str, Any]) -> dict[str, str]:
-    """What a form holds, cut to what a page may show again."""
+    """Return the fields of a form, cut to what a page may show again."""
     return {
         str(field)[:40]: str(values[0])[:4096]
         for field, values in list(form.items())[:40]

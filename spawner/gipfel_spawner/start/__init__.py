@@ -1,1 +1,1 @@
-"""From what a user chose to a job, and from a job to a server that answers."""
+"""A start: from a user's options to a job, and from a job to a server that answers."""

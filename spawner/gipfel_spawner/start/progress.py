@@ -1,32 +1,42 @@
-"""What a waiting user reads: one event for each thing that changed."""
+"""Events of a start for the waiting page: one for each change, and the texts of job and vetting."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import datetime
 from html import escape
 from typing import Any
 
+from gipfel_cluster.job.spec import VettingProgress
 from gipfel_cluster.scheduler.protocol import JobStatus
 
 # A long queue has many events, and every page reads them from the first one that is kept.
 _KEPT = 100
+_SHAPES: Mapping[str, str] = {
+    "pass": "✓",
+    "degraded": "~",
+    "inconclusive": "?",
+    "not_run": "\N{EN DASH}",
+    "fail": "✗",
+    "running": "◐",
+    "waiting": "○",
+}
 
 
 class Progress:
-    """The events of one start, from its beginning; any number of pages may follow them."""
+    """Events of one start, from its beginning; any number of pages may follow them."""
 
     def __init__(self, clock: Callable[[], datetime] = lambda: datetime.now().astimezone()) -> None:
         self._clock = clock
         self._events: list[tuple[int, dict[str, Any]]] = []
         self._last: tuple[int, str, str] | None = None
-        self._said = 0
+        self._added = 0
         self._closed = False
         self._changed = asyncio.Event()
 
-    def say(self, percent: int, message: str, page: str = "") -> None:
-        """Add an event, unless it says what the last one said; ``page`` is the same as HTML, escaped.
+    def report(self, percent: int, message: str, page: str = "") -> None:
+        """Add an event, unless it equals the last one; ``page`` is the same as HTML, escaped.
 
-        The page's log shows when it was said, by the hub's clock.
+        The page's log shows its time, by the hub's clock.
         """
         said = (percent, message, page)
         if self._last != said:
@@ -36,25 +46,25 @@ class Progress:
                 "message": message,
                 "html_message": _shown(self._clock()) + (page or escape(message)),
             }
-            self._said += 1
-            self._events.append((self._said, event))
+            self._added += 1
+            self._events.append((self._added, event))
             if len(self._events) > _KEPT:
-                # The first ones tell what was submitted.
+                # The first ones are about the submission.
                 del self._events[2]
-            self._tell()
+            self._notify()
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """End the events: nothing more will come."""
         self._closed = True
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
-        # Whoever follows is woken at once: the hub stops listening as soon as the server answers.
+    def _notify(self) -> None:
+        # Followers are woken at once: the hub stops listening as soon as the server answers.
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def follow(self) -> AsyncIterator[dict[str, Any]]:
-        """All events so far, then each as it comes, until the start is over."""
+        """Yield all events so far, then each as it comes, until the start is over."""
         seen = 0
         while True:
             changed = self._changed
@@ -62,7 +72,7 @@ class Progress:
                 if number > seen:
                     seen = number
                     yield dict(event)
-            if self._closed and seen == self._said:
+            if self._closed and seen == self._added:
                 return
             await changed.wait()
 
@@ -70,9 +80,9 @@ class Progress:
 def describe(
     job_id: str, status: JobStatus, *, now: datetime | None = None, contained: bool = True
 ) -> tuple[int, str]:
-    """Percent and words for a job that starts; the clock times are the hub's.
+    """Return percent and text for a job that starts; the clock times are the hub's.
 
-    ``contained`` is whether its server starts in a container. A percentage stands for a step, not for time:
+    ``contained`` is whether its server starts in a container. A percentage is a step, not a share of time:
     10 submitted, 20 queued, 40 node, 60 container, 70 server.
     """
     if status.answer == "unknown":
@@ -97,7 +107,7 @@ def _running(job_id: str, status: JobStatus, *, contained: bool) -> tuple[int, s
 def describe_container(
     job_id: str, status: JobStatus, said: str, *, contained: bool = True
 ) -> tuple[int, str]:
-    """Percent and words for a job whose node works; ``said`` is the last line of its log."""
+    """Return percent and text for a job whose node works; ``said`` is the last line of its log."""
     if not said:
         return describe(job_id, status, contained=contained)
     if not contained:
@@ -108,7 +118,7 @@ def describe_container(
 
 
 def describe_end(job_id: str, status: JobStatus, seconds: float | None) -> str:
-    """How a job ended, without a full stop; ``seconds`` is for how long it was seen to run."""
+    """Return how a job ended, without a full stop; ``seconds`` is for how long it was seen to run."""
     words = f"Job {job_id} ended"
     if seconds is not None:
         words += f" after {seconds:.0f} s"
@@ -128,7 +138,7 @@ def _queued(job_id: str, status: JobStatus, now: datetime | None) -> str:
     if status.reason:
         words += f": {status.reason}"
     if status.stuck:
-        return f"{words}. It won't start as it is: cancel it, and choose anew"
+        return f"{words}. It cannot start with these options. Cancel it and change them"
     if status.place is not None:
         words += f"; {_ordinal(status.place)} in line"
     if status.expected_start:
@@ -162,3 +172,32 @@ def _clock(time: str, now: datetime | None) -> str:
         return time
     today = (now or datetime.now().astimezone()).date() == moment.date()
     return moment.strftime("%H:%M" if today else "%Y-%m-%d %H:%M")
+
+
+def vetting_text(progress: VettingProgress) -> str:
+    """Return the progress of a vetting in one line, or its outcome."""
+    if progress.ended and progress.outcome:
+        return f"Vetting: {progress.outcome}"
+    nodes = f"{progress.nodes} node{'' if progress.nodes == 1 else 's'}"
+    bad = f", {progress.bad} with a problem" if progress.bad else ""
+    return f"Vetting by {progress.protocol}: {progress.done} of {nodes} done{bad}."
+
+
+def vetting_page(progress: VettingProgress) -> str:
+    """Return the progress with a line for each node, as HTML; every text is escaped."""
+    rows = []
+    for row in progress.rows:
+        word = row.state.replace("_", " ")
+        said = row.words if row.state == "running" else f"{word}. {row.words}"
+        words = escape(said if row.words else word)
+        rows.append(
+            f'<li><span aria-hidden="true">{_SHAPES[row.state]}</span> '
+            f'<strong>{escape(row.node)}</strong> <span class="text-body-secondary">{words}</span></li>'
+        )
+    more = progress.nodes - len(progress.rows)
+    if rows and more > 0:
+        rows.append(f"<li>and {more} more</li>")
+    listed = (
+        f'<ul class="list-unstyled d-inline-block text-start small mb-0">{"".join(rows)}</ul>' if rows else ""
+    )
+    return f"<div>{escape(vetting_text(progress))}</div>{listed}"

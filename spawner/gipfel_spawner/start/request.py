@@ -1,4 +1,4 @@
-"""The job of a server: what the scheduler is asked for, and what the node is told; pure."""
+"""Job of a server: the request to the scheduler, and the specification for the node; pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,8 +9,8 @@ from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script
 from gipfel_cluster.model import Frozen, GipfelError, Line
 from gipfel_cluster.scheduler.protocol import JobRequest
 
-from ..account import Account
 from ..form.options import UserOptions
+from .account import Account
 
 _PYTHON = ("{python}", "-I")
 _SERVER = ("-m", "gipfel_extension.singleuser")
@@ -18,7 +18,7 @@ _VET_FIRST = ("-m", "gipfel_extension.vet_first")
 
 
 class SiteOptions(Frozen):
-    """What the site's configuration says where a user said nothing.
+    """Options of the site's configuration, for what a user left empty.
 
     ``arguments`` go to the command that submits; ``prologue`` and ``epilogue`` are shell around the server.
     """
@@ -38,7 +38,7 @@ class SiteOptions(Frozen):
 def server_spec(
     options: UserOptions, *, cluster: str, edf: str, engine: str, runtime: str, arguments: Sequence[str]
 ) -> JobSpec:
-    """What the node runs: the single-user server in the EDF's container, where asked after a vetting."""
+    """Return what the node runs: the single-user server in the EDF's container, vetted first where asked."""
     first = (*_VET_FIRST, options.vet, options.vet_action or "abort", "--") if options.vet else ()
     return JobSpec(
         kind="server",
@@ -52,10 +52,10 @@ def server_spec(
 
 
 def site_script(script: str, *, prologue: str = "", epilogue: str = "") -> str:
-    """The job's script with the site's own shell around its one command; no user's word is in it."""
+    """Return the job's script with the site's own shell around its one command; no user's text is in it."""
     first, command = script.rstrip("\n").split("\n", 1)
     if epilogue:
-        # The shell waits for the command, and lives on when the job is told to end.
+        # The shell waits for the command, and survives the signal that ends the job.
         run = command.removeprefix("exec ")
         command = f"trap : TERM\n{run} &\nserver=$!\nwhile kill -0 $server 2>/dev/null; do wait $server; "
         command += f"status=$?; done\n{epilogue.strip()}\nexit ${{status:-0}}"
@@ -73,7 +73,7 @@ def server_request(
     python: str,
     environment: Mapping[str, Any],
 ) -> JobRequest:
-    """What the scheduler is asked for; ``python`` runs the host side of the job, ``log`` names its log.
+    """Return the request to the scheduler; ``python`` runs the host side of the job, ``log`` names its log.
 
     Raises
     ------

@@ -13,7 +13,7 @@ globalThis.gipfelDuration = (() => {
   const SECONDS = [1, 60, 3600, 86400];
   const MOST_SECONDS = 99999 * 86400;
 
-  /** Seconds of words such as `1 d 12 h`; NaN where they are none. */
+  /** Seconds of a text such as `1 d 12 h`; NaN where it is not a duration. */
   function ofWords(text) {
     const used = new Set();
     let total = 0;

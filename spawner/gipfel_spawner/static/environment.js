@@ -11,7 +11,7 @@
   const state = byId("state");
   const replace = byId("replace");
 
-  function say(words, isProblem) {
+  function report(words, isProblem) {
     state.replaceChildren(shared.element("span", words, isProblem ? "text-danger-emphasis" : ""));
   }
 
@@ -58,12 +58,12 @@
   async function send(draft) {
     replace.hidden = true;
     markInvalid(null);
-    say("Checking…");
+    report("Checking…");
     let answer;
     try {
       answer = await shared.ask("draft", { name: byId("name").value.trim() || "new", ...draft });
     } catch (error) {
-      say(`✗ ${error.message}`, true);
+      report(`✗ ${error.message}`, true);
       return null;
     }
     if (answer.diagnostics) {
@@ -100,7 +100,7 @@
 
   async function save(overwrite) {
     if (!byId("name").value.trim() || !byId("name").checkValidity()) {
-      say("✗ Give it a name of letters, digits, dots, dashes and underscores.", true);
+      report("✗ Give it a name of letters, digits, dots, dashes and underscores.", true);
       markInvalid(byId("name"));
       return;
     }
@@ -117,7 +117,7 @@
       return;
     }
     if (file.size > MOST_BYTES) {
-      say("✗ The file is larger than 64 KiB: an EDF is a page of text.", true);
+      report("✗ The file is larger than 64 KiB: an EDF is a page of text.", true);
       return;
     }
     text.value = await file.text();

@@ -59,7 +59,7 @@
     return answer.diagnostics.filter((each) => each.severity === "error").length;
   }
 
-  /** In one line, how many errors and notes there are; empty where a single error says so itself. */
+  /** Number of errors and notes in one line; empty for a single error, which is shown itself. */
   function summary(answer) {
     const errors = errorsOf(answer);
     const notes = weighty(answer.diagnostics).length - errors;
@@ -164,7 +164,7 @@
   const state = byId("gipfel-edf-state");
   const startButton = form.querySelector("[type=submit]");
 
-  /** The field that names the environment, with what a check says right below it. */
+  /** The field that names the environment, with the result of a check right below it. */
   function environmentField() {
     const used = field("edf_path").value.trim() ? field("edf_path") : field("edf");
     byId(`${used.id}-help`).after(state);
@@ -205,7 +205,7 @@
       }
       showCheck(state, answer);
       markEnvironment(target, errorsOf(answer) > 0);
-      // What the last start said of it stands on top of the page, and the answer says it again.
+      // The last start's message about it is on top of the page, and the answer repeats it.
       root.querySelectorAll("#gipfel-edf-error").forEach((each) => each.remove());
     } catch (error) {
       if (error.name !== "AbortError") {

@@ -7,17 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from gipfel_extension.saturation.parts import score_parts
-from gipfel_extension.telemetry.recorder.seconds import Seconds
-from gipfel_extension.telemetry.sample import (
-    FINE_INTERVAL,
-    GPU_METRICS,
-    HOST_METRICS,
-    SCORE_PARTS,
-    Device,
-    Sample,
-)
-from gipfel_extension.telemetry.sources.synthetic import SyntheticSource
+from gipfel_extension.recorder.fine import Seconds
+from gipfel_extension.saturation.loss_breakdown import score_parts
+from gipfel_extension.telemetry.metric_table import GPU_METRICS, HOST_METRICS, SCORE_PARTS
+from gipfel_extension.telemetry.sample import FINE_INTERVAL, Device, Sample
+from gipfel_extension.telemetry.sources.simulated import SyntheticSource
 from gipfel_extension.telemetry.store.segments import Provenance, SegmentWriter
 
 START_NS = 1_750_000_000 * 10**9

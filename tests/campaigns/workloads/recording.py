@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from gipfel_extension.telemetry.sample import GPU_METRICS, HOST_METRICS, Device, SampleTable
+from gipfel_extension.telemetry.metric_table import GPU_METRICS, HOST_METRICS
+from gipfel_extension.telemetry.sample import Device, SampleTable
 
 GRID_S = 0.01
 START_NS = 1_760_000_000 * 10**9

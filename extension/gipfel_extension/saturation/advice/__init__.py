@@ -6,19 +6,20 @@ from dataclasses import replace
 from ...telemetry.sample import SampleTable
 from ..result import JobScore
 from ..settings import Settings
-from ..workload import Workload
-from .capping import Capping
 from .checkpoint import AsynchronousCheckpoint, CheckpointInterval
 from .communication import BucketSize, Placement, SlowRank
-from .idle import UnusedGpu
 from .input import LoaderWorkers, PinnedMemory, VideoDecoder
-from .launch import Compile, CudaGraphs
-from .losses import LossRule
-from .model import Advice, Case, Evidence, Knob, Rule
-from .occupancy import ActivationCheckpointing, BatchSize
+from .kernels import (
+    ActivationCheckpointing,
+    BatchSize,
+    Capping,
+    Compile,
+    CudaGraphs,
+    FusedOptimizer,
+)
+from .losses import LossRule, UnusedGpu, untreated
+from .model import Advice, Case, Evidence, Knob, Rule, Workload
 from .precision import HalfPrecision, QuarterPrecision
-from .untreated import untreated
-from .updates import FusedOptimizer
 
 __all__ = ["RULES", "Advice", "Evidence", "Knob", "Rule", "advise"]
 

@@ -6,9 +6,8 @@ import numpy as np
 
 from ..levels import Flags
 from ..result import Trace
-from ..workload import ANY, Applies
 from .losses import RUNNING, LossRule
-from .model import Advice, Case, Knob, points, seen, share
+from .model import ANY, Advice, Applies, Case, Knob, points, seen, share
 
 #: Share of the longest time that a GPU worked while others waited, from which another one did so too; and
 #: share of the time lost by uneven work, from which waiting for input is its reason.

@@ -2,14 +2,13 @@
 
 import numpy as np
 
-from ..beats import nearest
+from ..causes import VIDEO, decodes
 from ..host_signs import host_of
 from ..levels import Flags, column
 from ..result import Trace
-from ..signs import VIDEO, decodes
-from ..workload import Applies
+from ..time_grid import nearest
 from .losses import RUNNING, LossRule
-from .model import Case, Knob, seen, share
+from .model import Applies, Case, Knob, seen, share
 
 #: Share of the job's CPU from which there are no cores for more workers.
 _FULL = 0.8

@@ -4,8 +4,7 @@ import numpy as np
 
 from ..levels import Flags
 from ..result import Trace
-from ..workload import Applies
-from .model import Advice, Case, Knob, less_time, share
+from .model import Advice, Applies, Case, Knob, less_time, share
 
 _SCORE = "; the score may even fall"
 

@@ -1,18 +1,65 @@
-"""The HTML of a report. Everything in it that comes from a file is escaped: names may be anybody's."""
+"""The HTML of a report. Everything in it that comes from a file is escaped: names may be anybody's.
+
+What a report says, before it is a page.
+"""
 
 import base64
 import gzip
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from typing import Any
 
-from ...telemetry.figures.clock import CLOCK_SCRIPT
-from ..lines import told_range
+from ...telemetry.figures.saved import CLOCK_SCRIPT
 from ..settings import LOSSES
-from .content import ReportContent, ReportFigure
+from .lines import told_range
+
+
+@dataclass(frozen=True)
+class ReportFigure:
+    """A figure of ``telemetry`` and what it shows, a sentence.
+
+    ``advice`` is the number of the advice whose evidence it is, None for the run's own figures.
+    """
+
+    title: str
+    caption: str
+    figure: Mapping[str, Any]
+    advice: int | None = None
+
+
+@dataclass(frozen=True)
+class ReportContent:
+    """A scored run.
+
+    Parameters
+    ----------
+    heading, subject
+        The first two lines of ``gipfel score``.
+    document
+        Of ``score.json``.
+    record
+        Name and value of what the run was, ten at most.
+    events
+        Time in UTC, node, kind and message of what happened.
+    made
+        When and by what the report was made.
+    vetting
+        How the run's nodes were vetted, as HTML that is escaped already; empty where they were not.
+    """
+
+    heading: str
+    subject: str
+    document: Mapping[str, Any]
+    figures: Sequence[ReportFigure]
+    record: Sequence[tuple[str, str]] = ()
+    events: Sequence[tuple[str, str, str, str]] = ()
+    made: str = ""
+    vetting: str = ""
+
 
 #: Nothing is loaded from anywhere, whatever a name in a figure says.
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...redaction import shown_command_line, shown_record
+from ...telemetry.redaction import shown_command_line, shown_record
 
 _LONGEST = 400
 _MOST = 10

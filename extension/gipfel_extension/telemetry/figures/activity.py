@@ -1,7 +1,7 @@
-"""Figures of samples as plain dictionaries that plotly draws: the same in panel, widget, notebook and report.
+"""The activity figure of a live view, and its deltas: a plot per GPU, then hosts and the user's own metrics.
 
-Pure functions; plotly isn't imported. ``layout.meta`` holds what a live view needs: ``window_s``, the seconds
-that the time axis shows, and ``simulated``.
+Pure functions; plotly isn't imported. ``layout.meta`` holds what a live view needs: ``window_s``, the
+seconds that the time axis shows, and ``simulated``.
 """
 
 from collections.abc import Iterable
@@ -10,14 +10,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..metrics import UserMetrics
 from ..sample import Columns, Sample, SampleTable
-from .layout import layout_of
+from ..user_metrics import UserMetrics
+from .lines import GPU_LINES, LINES, Line, Row, rows_of
 from .metric_rows import metric_rows
-from .rows import GPU_LINES, LINES, Line, Row, rows_of
+from .palette import clear_layout, empty_plot, simulated_mark
+from .stack import axes, axis_suffix, legend, plot_title
 
+_ROW_PIXELS = 104
+_TOP_PIXELS = 66
+_BOTTOM_PIXELS = 42
+_TITLE_PIXELS = 24
+_EMPTY = "No samples yet.<br>The recorder starts with the job."
 #: More points than this in a line are averaged down; a panel is a few hundred pixels wide.
-_POINTS = 1200
+_MOST_POINTS = 1200
 #: A pause of so many intervals is drawn as a gap.
 _GAP_INTERVALS = 3.5
 
@@ -25,7 +31,7 @@ _GAP_INTERVALS = 3.5
 def saturation_figure(
     table: SampleTable, *, window_s: float, dark: bool = False, metrics: UserMetrics | None = None
 ) -> dict[str, Any]:
-    """What GPUs and host did: a plot per GPU, then CPU and memory, I/O, and metrics of the user's own.
+    """Return the figure of GPUs and hosts: a plot per GPU, CPU and memory, I/O, and the user's own metrics.
 
     Parameters
     ----------
@@ -61,7 +67,7 @@ def saturation_figure(
 
 
 def figure_delta(samples: Iterable[Sample]) -> dict[str, dict[str, list[Any]]]:
-    """New points for the traces of :func:`saturation_figure`: trace ``uid`` to ``x`` and ``y``, by time."""
+    """Return new points for the traces of :func:`saturation_figure`: ``uid`` to ``x`` and ``y``, by time."""
     traces: dict[str, dict[str, list[Any]]] = {}
     for sample in sorted(samples, key=lambda sample: sample.time_ns):
         for metric, line in LINES.items():
@@ -70,6 +76,51 @@ def figure_delta(samples: Iterable[Sample]) -> dict[str, dict[str, list[Any]]]:
                 trace["x"].append(sample.time_ns // 1_000_000)
                 trace["y"].append(_value(sample, line))
     return traces
+
+
+def layout_of(rows: list[Row], table: SampleTable, *, window_s: float, dark: bool) -> dict[str, Any]:
+    """Return the layout of rows of a table; see :func:`saturation_figure` for its parameters."""
+    height = _TOP_PIXELS + _BOTTOM_PIXELS + _ROW_PIXELS * max(1, len(rows))
+    layout = clear_layout(_title(table), height, dark=dark, top=_TOP_PIXELS, bottom=_BOTTOM_PIXELS)
+    top = {"y": round(1 - _TITLE_PIXELS / height, 6), "yanchor": "top", "yref": "container"}
+    layout |= {
+        "margin": {"l": 42, "r": 8, "t": _TOP_PIXELS, "b": _BOTTOM_PIXELS},
+        "hovermode": "x unified",
+        "legend": legend(1.0) | top,
+        "meta": {"window_s": window_s, "simulated": table.simulated},
+    }
+    if not rows:
+        return layout | empty_plot(_EMPTY, dark=dark)
+    # Each row is a title's height and a plot.
+    share = 1.0 / len(rows)
+    for number, row in enumerate(rows, start=1):
+        bottom = 1.0 - number * share
+        domain = [round(max(0.0, bottom), 6), round(bottom + 0.74 * share, 6)]
+        layout |= axes(number, len(rows), domain, percent=row.percent, dark=dark)
+        layout["annotations"].append(plot_title(row.title, number) | {"y": 1.02})
+        if row.lines is not GPU_LINES and number > 1:
+            layout[f"legend{number}"] = legend(domain[1]) | {"x": 1.0, "xanchor": "right"}
+    last = table.last_ns
+    if last is not None:
+        for number in range(1, len(rows) + 1):
+            axis = layout[f"xaxis{axis_suffix(number)}"]
+            axis["range"] = [last // 1_000_000 - int(window_s * 1000), last // 1_000_000]
+    if table.simulated:
+        layout["annotations"].append(simulated_mark(dark=dark))
+    return layout
+
+
+def _title(table: SampleTable) -> str:
+    simulated = sum(device.simulated for device in table.devices)
+    if not table.devices:
+        return "GPU and host activity"
+    if not table.gpus:
+        return "Host activity (simulated)" if simulated else "Host activity"
+    if not simulated:
+        return "GPU and host activity" if table.hosts else "GPU activity"
+    return (
+        "GPU activity (simulated)" if simulated == len(table.devices) else "GPU (simulated) and host activity"
+    )
 
 
 def _first(last_ns: int, window_s: float) -> int:
@@ -119,8 +170,8 @@ def _value(sample: Sample, line: Line) -> float | None:
 def _points(
     times: NDArray[np.int64], values: NDArray[np.float64], interval: float
 ) -> tuple[list[int], list[float | None]]:
-    """Points of one line: averaged down where there are too many, with a null point in each pause."""
-    size = -(-len(times) // _POINTS) if len(times) else 1
+    """Return the points of one line: averaged where there are too many, with a null point in each pause."""
+    size = -(-len(times) // _MOST_POINTS) if len(times) else 1
     if size > 1:
         starts = np.arange(0, len(times), size)
         known = np.isfinite(values)

@@ -1,18 +1,18 @@
 """The heat map of GPUs and time: one metric of every GPU of a job, also of a thousand."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..metric_table import TABLE, Drawing
 from ..sample import Device
-from .axes import time_axis
-from .lines import gpu_name, gpus_of, number_rows, rows_by_device, span_ms
-from .palette import HEAT, clear_layout, ink, nothing, simulated_mark
+from .lines import gpu_name, gpus_of, json_rows, rows_by_device, span_ms
+from .palette import HEAT, clear_layout, empty_plot, simulated_mark, text_color
+from .stack import time_axis
 
 if TYPE_CHECKING:
-    from ..overview.read import Overview
+    from ..store.overview import Overview
 
 _TOP_PIXELS = 28
 _BOTTOM_PIXELS = 40
@@ -20,34 +20,29 @@ _MOST_LABELS = 16
 _MOST_PIXELS = 420
 
 
-@dataclass(frozen=True)
-class HeatMetric:
-    """A metric that the heat map can show: in words, its unit, and what is full; 0 where the data say it."""
-
-    label: str
-    unit: str
-    factor: float
-    full: float = 0.0
-
-
-HEAT_METRICS: Mapping[str, HeatMetric] = {
-    "SM_ACTIVE": HeatMetric("SM active", "%", 100.0, 100.0),
-    "PIPE_TENSOR_ACTIVE": HeatMetric("tensor active", "%", 100.0, 100.0),
-    "DRAM_ACTIVE": HeatMetric("DRAM active", "%", 100.0, 100.0),
-    "GPU_UTIL": HeatMetric("utilization", "%", 100.0, 100.0),
-    "SM_OCCUPANCY": HeatMetric("SM occupancy", "%", 100.0, 100.0),
-    "NVLINK_RX_BYTES": HeatMetric("NVLink in", "GB/s", 1e-9),
-    "PCIE_RX_BYTES": HeatMetric("PCIe in", "GB/s", 1e-9),
-    "POWER_USAGE": HeatMetric("power", "W", 1.0),
-    "GPU_TEMP": HeatMetric("temperature", "°C", 1.0),
-    "SM_CLOCK": HeatMetric("SM clock", "MHz", 1.0),
+#: What the heat map can show, in this order.
+HEAT_METRICS: Mapping[str, Drawing] = {
+    name: drawing
+    for name in (
+        "SM_ACTIVE",
+        "PIPE_TENSOR_ACTIVE",
+        "DRAM_ACTIVE",
+        "GPU_UTIL",
+        "SM_OCCUPANCY",
+        "NVLINK_RX_BYTES",
+        "PCIE_RX_BYTES",
+        "POWER_USAGE",
+        "GPU_TEMP",
+        "SM_CLOCK",
+    )
+    if (drawing := TABLE[name].drawing) is not None
 }
 
 
 def heat_figure(
     overview: "Overview", metric: str = "SM_ACTIVE", *, dark: bool = False, title: str = ""
 ) -> dict[str, Any]:
-    """A row per GPU, a column per bucket; no colour where there is no sample.
+    """Return a heat map, a row per GPU and a column per bucket; a bucket without a sample has no color.
 
     Returns
     -------
@@ -63,7 +58,7 @@ def heat_figure(
     shown = HEAT_METRICS[metric]
     gpus = gpus_of(overview)
     if not gpus or not len(overview.time_ns):
-        layout = clear_layout(title, 100, dark=dark) | nothing("No GPU has been recorded.", dark=dark)
+        layout = clear_layout(title, 100, dark=dark) | empty_plot("No GPU has been recorded.", dark=dark)
         return {"data": [], "layout": layout | {"meta": {"devices": [], "bucket_ms": 1000, "factor": 1.0}}}
     places = rows_by_device(overview)
     rows = overview.mean.get(metric, np.full((len(overview.devices), len(overview.time_ns)), np.nan))
@@ -77,7 +72,7 @@ def heat_figure(
         "dx": bucket,
         "y0": 0,
         "dy": 1,
-        "z": number_rows(values, 1),
+        "z": json_rows(values, 1),
         "colorscale": HEAT[dark],
         "zmin": 0,
         "showscale": True,
@@ -113,7 +108,7 @@ def _row_pixels(count: int) -> float:
 def _names(gpus: tuple[Device, ...], *, several: bool) -> dict[str, Any]:
     step = -(-len(gpus) // _MOST_LABELS)
     if several and step > 1:
-        # Where a node begins says more than every n-th GPU.
+        # The first GPU of each node is a better landmark than every n-th GPU.
         nodes = [row for row, gpu in enumerate(gpus) if not row or gpus[row - 1].node != gpu.node]
         rows = nodes[:: -(-len(nodes) // _MOST_LABELS)]
         names = [gpus[row].node for row in rows]
@@ -132,7 +127,7 @@ def _names(gpus: tuple[Device, ...], *, several: bool) -> dict[str, Any]:
     }
 
 
-def _scale(shown: HeatMetric, *, dark: bool) -> dict[str, Any]:
+def _scale(shown: Drawing, *, dark: bool) -> dict[str, Any]:
     scale: dict[str, Any] = {
         # Above the map, so that its time axis is as wide as those of the plots around it.
         "orientation": "h",
@@ -147,7 +142,7 @@ def _scale(shown: HeatMetric, *, dark: bool) -> dict[str, Any]:
         "ypad": 2,
         "ticklabelposition": "outside top",
         "nticks": 3,
-        "tickfont": {"size": 10, "color": ink(dark=dark)},
+        "tickfont": {"size": 10, "color": text_color(dark=dark)},
         "ticksuffix": "" if shown.full else f" {shown.unit}",
     }
     if shown.full:

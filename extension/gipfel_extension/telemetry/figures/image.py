@@ -1,15 +1,16 @@
-"""A figure as a PNG, drawn by matplotlib: no browser, no display."""
+"""A figure as a PNG, drawn by matplotlib: no browser, no display. Lines, heat maps, bars, areas, shapes."""
 
 import io
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from .image_areas import draw_areas, draw_bars, draw_heat, draw_shapes
+import numpy as np
 
+_SMALL_FONT = 7
 _DPI = 100
 _NARROW = 500
-_FEW_COLOURS = 32
+_FEW_COLORS = 32
 _MOST_COLUMNS = 8
 #: From here on a number has no room beside its axis, and is written with k, M or G.
 _LONG = 10_000
@@ -45,7 +46,7 @@ def static_image(figure: dict[str, Any], *, width: int = 900, scale: float = 1.5
         traces = [trace for trace in figure["data"] if "yaxis" + trace.get("yaxis", "y")[1:] == key]
         _fill(page, plot, layout[key], traces, ink)
         own = f"y{key.removeprefix('yaxis')} domain"
-        draw_shapes(plot, [shape for shape in layout.get("shapes", ()) if shape["yref"] == own])
+        _draw_shapes(plot, [shape for shape in layout.get("shapes", ()) if shape["yref"] == own])
     for key in layout:
         if key.startswith("legend"):
             _legend(page, frame, [t for t in figure["data"] if t.get("legend") == key], layout[key], ink)
@@ -59,17 +60,16 @@ def static_image(figure: dict[str, Any], *, width: int = 900, scale: float = 1.5
 
 
 def small_image(image: bytes) -> bytes:
-    """Return a PNG with fewer colours, which takes a fifth of the bytes: for a notebook's file."""
+    """Return a PNG with fewer colors, which takes a fifth of the bytes: for a notebook's file."""
     from PIL import Image  # noqa: PLC0415 - as above
 
     output = io.BytesIO()
-    Image.open(io.BytesIO(image)).convert("RGB").quantize(_FEW_COLOURS).save(output, "png", optimize=True)
+    Image.open(io.BytesIO(image)).convert("RGB").quantize(_FEW_COLORS).save(output, "png", optimize=True)
     return output.getvalue()
 
 
 def stacked_images(images: Sequence[bytes]) -> bytes:
-    """PNGs of one width, one below the other, as one."""
-    import numpy as np  # noqa: PLC0415 - as above
+    """Return PNGs of one width as one, one below the other."""
     from matplotlib.image import imread, imsave  # noqa: PLC0415 - as above
 
     pixels = [imread(io.BytesIO(image), format="png") for image in images]
@@ -79,7 +79,7 @@ def stacked_images(images: Sequence[bytes]) -> bytes:
 
 
 class _Frame:
-    """Where plotly's paper is on the page, in fractions of the page."""
+    """The area of plotly's paper on the page, in fractions of the page."""
 
     def __init__(self, layout: dict[str, Any], width: float, height: float) -> None:
         margin = layout.get("margin", {})
@@ -120,11 +120,11 @@ def _plot(page: Any, frame: _Frame, layout: dict[str, Any], key: str, ink: str) 
 def _fill(page: Any, plot: Any, y_axis: dict[str, Any], traces: list[dict[str, Any]], ink: str) -> None:
     kinds = {trace["type"] for trace in traces}
     if "heatmap" in kinds:
-        draw_heat(page, plot, traces[0], ink)
+        _draw_heat(page, plot, traces[0], ink)
     elif "bar" in kinds:
-        draw_bars(plot, traces[0], ink)
+        _draw_bars(plot, traces[0], ink)
     elif any("stackgroup" in trace for trace in traces):
-        draw_areas(plot, traces)
+        _draw_areas(plot, traces)
     else:
         for trace in traces:
             _draw(plot, trace)
@@ -173,6 +173,91 @@ def _scale(plot: Any, traces: list[dict[str, Any]]) -> None:
         from matplotlib.ticker import EngFormatter  # noqa: PLC0415 - as above
 
         plot.yaxis.set_major_formatter(EngFormatter(sep=""))
+
+
+def _draw_heat(page: Any, plot: Any, trace: dict[str, Any], ink: str) -> None:
+    """Draw a row per device and a column per bucket; missing cells stay empty."""
+    from matplotlib.colors import LinearSegmentedColormap  # noqa: PLC0415 - slow to import, and seldom needed
+
+    cells = np.array([[np.nan if cell is None else cell for cell in row] for row in trace["z"]], float)
+    first, step = trace["x0"] - trace["dx"] / 2, trace["dx"]
+    scale = LinearSegmentedColormap.from_list("gipfel", [tuple(stop) for stop in trace["colorscale"]])
+    known = cells[np.isfinite(cells)]
+    most = trace.get("zmax", float(known.max()) if len(known) else 1.0)
+    limits = plot.get_xlim(), plot.get_ylim()
+    drawn = plot.imshow(
+        cells,
+        aspect="auto",
+        interpolation="nearest",
+        origin="lower",
+        extent=(first, first + step * cells.shape[1], -0.5, len(cells) - 0.5),
+        cmap=scale,
+        vmin=trace["zmin"],
+        vmax=most,
+    )
+    plot.set_xlim(limits[0])
+    plot.set_ylim(limits[1])
+    plot.grid(visible=False)
+    box = plot.get_position()
+    plot.set_position((box.x0, box.y0, box.width - 0.07, box.height))
+    beside = page.add_axes((box.x1 - 0.055, box.y0, 0.012, box.height))
+    bar = page.colorbar(drawn, cax=beside)
+    bar.outline.set_visible(False)
+    given = trace["colorbar"]
+    if "tickvals" in given:
+        bar.set_ticks(given["tickvals"], labels=given["ticktext"])
+    bar.ax.tick_params(colors=ink, labelsize=_SMALL_FONT, length=0)
+
+
+def _draw_bars(plot: Any, trace: dict[str, Any], ink: str) -> None:
+    """Draw horizontal bars, each from its beginning, with its number at its end."""
+    places = range(len(trace["y"]))
+    plot.barh(
+        places,
+        trace["x"],
+        left=trace["base"],
+        color=trace["marker"]["color"],
+        hatch=[shape * 2 for shape in trace["marker"]["pattern"]["shape"]],
+        edgecolor=ink,
+        linewidth=0.3,
+        height=0.7,
+    )
+    plot.set_yticks(list(places), trace["y"])
+    plot.set_ylim(len(trace["y"]) - 0.5, -0.5)
+    for place, (begin, length, text) in enumerate(zip(trace["base"], trace["x"], trace["text"], strict=True)):
+        plot.text(begin + length + 0.7, place, text, va="center", fontsize=_SMALL_FONT, color=ink)
+
+
+def _draw_areas(plot: Any, traces: Sequence[dict[str, Any]]) -> None:
+    """Draw areas stacked in the order of the traces; a gap where nothing is known."""
+    below: Any = 0.0
+    for trace in traces:
+        values = np.array([np.nan if value is None else value for value in trace["y"]], float)
+        above = below + values
+        hatch = trace.get("fillpattern", {}).get("shape", "")
+        base = np.broadcast_to(below, len(values))
+        plot.fill_between(
+            trace["x"],
+            base,
+            above,
+            color=trace["fillcolor"],
+            linewidth=0,
+            hatch=hatch * 2,
+            edgecolor="#00000055",
+        )
+        below = above
+
+
+def _draw_shapes(plot: Any, shapes: Sequence[dict[str, Any]]) -> None:
+    """Draw marks through a plot: lines of events, and time ranges that are set off."""
+    limits = plot.get_xlim()
+    for shape in shapes:
+        line = shape["line"]
+        if shape["type"] == "line":
+            plot.axvline(shape["x0"], color=line["color"], linestyle=":", linewidth=0.8)
+        else:
+            plot.axvspan(shape["x0"], shape["x1"], color=line["color"], alpha=shape["opacity"], linewidth=0)
+    plot.set_xlim(limits)
 
 
 def _legend(page: Any, frame: _Frame, traces: list[dict[str, Any]], legend: dict[str, Any], ink: str) -> None:
@@ -232,5 +317,5 @@ def _annotate(page: Any, frame: _Frame, plots: dict[str, Any], note: dict[str, A
     )
 
 
-def _is_dark(colour: str) -> bool:
-    return int(colour[1:3], 16) < 128
+def _is_dark(color: str) -> bool:
+    return int(color[1:3], 16) < 128

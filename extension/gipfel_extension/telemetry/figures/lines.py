@@ -1,18 +1,19 @@
-"""Lines of an overview: one metric of one device, or of all of them together."""
+"""Line styles of metrics, and lines of an overview: of one device, or of all of them together."""
 
 import warnings
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..sample import Device
-from .rows import Line
+from ..metric_table import TABLE
+from ..sample import Device, SampleTable
+from .palette import COLORS
 
 if TYPE_CHECKING:
-    from ..overview.read import Overview
+    from ..store.overview import Overview
 
 Floats = NDArray[np.float64]
 
@@ -20,14 +21,115 @@ Floats = NDArray[np.float64]
 _GAP_BUCKETS = 3
 
 
+@dataclass(frozen=True)
+class Line:
+    """Style of one line: colors that the color-blind can tell apart, and a dash beside each.
+
+    ``factor`` leads from the metric's unit to ``unit``; ``of`` is the metric that is 100 %.
+    """
+
+    metric: str
+    label: str
+    light: str
+    dark: str
+    dash: str
+    unit: str
+    factor: float = 100.0
+    of: str = ""
+
+
+def line_of(metric: str) -> Line:
+    """Return the line of a metric, as the table of metrics declares it.
+
+    Raises
+    ------
+    KeyError
+        It has no line.
+    """
+    drawing = TABLE[metric].drawing
+    if drawing is None:
+        raise KeyError(metric)
+    light, dark = COLORS[drawing.color]
+    return Line(metric, drawing.label, light, dark, drawing.dash, drawing.unit, drawing.factor, drawing.of)
+
+
+GPU_LINES = tuple(map(line_of, ("GPU_UTIL", "SM_ACTIVE", "PIPE_TENSOR_ACTIVE", "DRAM_ACTIVE")))
+
+
+#: Drawn only where an advice is based on them.
+FURTHER_LINES = tuple(map(line_of, ("GR_ENGINE_ACTIVE", "SM_OCCUPANCY", "PIPE_FP32_ACTIVE")))
+
+
+HOST_LINES = tuple(map(line_of, ("CPU_UTIL", "MEMORY_USED")))
+
+
+IO_LINES = tuple(map(line_of, ("IO_READ_BYTES", "IO_WRITE_BYTES")))
+
+
+LINK_LINES = tuple(
+    line_of(f"{link}_{way}_BYTES")
+    for link, ways in (("NVLINK", ("RX", "TX")), ("PCIE", ("RX", "TX")), ("C2C", ("RX_ALL", "TX_ALL")))
+    for way in ways
+)
+
+
+CLOCK_LINES = (line_of("SM_CLOCK"),)
+
+
+POWER_LINES = (line_of("POWER_USAGE"),)
+
+
+#: The line of each metric that the activity figure draws.
+LINES: Mapping[str, Line] = {line.metric: line for line in (*GPU_LINES, *HOST_LINES, *IO_LINES)}
+
+
+#: The same for the figure of one GPU.
+DETAIL_LINES: Mapping[str, Line] = {
+    line.metric: line for line in (*GPU_LINES, *LINK_LINES, *CLOCK_LINES, *POWER_LINES)
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One plot of the stack."""
+
+    title: str
+    device: Device
+    lines: tuple[Line, ...]
+    percent: bool
+
+
+def rows_of(table: SampleTable) -> list[Row]:
+    """Return a row per GPU, then two per host: CPU and memory, I/O."""
+    several = len({device.node for device in table.devices}) > 1
+    rows = [
+        Row(_gpu_title(device, place, several=several), device, GPU_LINES, percent=True)
+        for place, device in enumerate(table.gpus)
+    ]
+    for host in table.hosts:
+        node = f" {host.node}" if several else ""
+        mark = " · simulated" if host.simulated else ""
+        rows.append(Row(f"Host{node}{mark}", host, HOST_LINES, percent=True))
+        rows.append(Row(f"I/O{node}, MB/s{mark}", host, IO_LINES, percent=False))
+    return rows
+
+
+def _gpu_title(device: Device, place: int, *, several: bool) -> str:
+    number = place if device.index is None else device.index
+    name = device.name.removeprefix("NVIDIA ")
+    node = f"{device.node} · " if several and device.node else ""
+    mark = " · simulated" if device.simulated and "simulated" not in name else ""
+    return f"{node}GPU {number} · {name}{mark}"
+
+
 def milliseconds(overview: "Overview") -> list[int]:
-    """The buckets' starts, UTC in milliseconds since the epoch."""
+    """Return the buckets' starts, UTC in milliseconds since the epoch."""
     times: list[int] = (overview.time_ns // 1_000_000).tolist()
     return times
 
 
 def span_ms(overview: "Overview") -> tuple[int, int] | None:
-    """From the first bucket's start to the last one's end."""
+    """Return the first bucket's start and the last one's end."""
     if not len(overview.time_ns):
         return None
     return int(overview.time_ns[0] // 1_000_000), int(
@@ -36,51 +138,51 @@ def span_ms(overview: "Overview") -> tuple[int, int] | None:
 
 
 def rows_by_device(overview: "Overview") -> dict[str, int]:
-    """The row of each device in the overview's arrays."""
+    """Return the row of each device in the overview's arrays."""
     return {device.uuid: row for row, device in enumerate(overview.devices)}
 
 
 def gpus_of(overview: "Overview") -> tuple[Device, ...]:
-    """The GPUs, by node and index."""
+    """Return the GPUs, by node and index."""
     found = (device for device in overview.devices if device.kind == "gpu")
     return tuple(sorted(found, key=lambda d: (d.simulated, d.node, d.index or 0, d.uuid)))
 
 
 def hosts_of(overview: "Overview") -> tuple[Device, ...]:
-    """The hosts, by node."""
+    """Return the hosts, by node."""
     found = (device for device in overview.devices if device.kind == "host")
     return tuple(sorted(found, key=lambda d: (d.simulated, d.node)))
 
 
 def series(overview: "Overview", metric: str, device: Device) -> Floats:
-    """A metric of one device; NaN where nobody knows it."""
+    """Return a metric of one device; NaN where it is unknown."""
     rows = overview.mean.get(metric)
     if rows is None:
         return np.full(len(overview.time_ns), np.nan)
     return np.asarray(rows[rows_by_device(overview)[device.uuid]], np.float64)
 
 
-def together(overview: "Overview", metric: str, devices: tuple[Device, ...], *, add: bool = False) -> Floats:
-    """A metric's mean over devices, or its sum; devices without a value don't count."""
+def mean_over(overview: "Overview", metric: str, devices: tuple[Device, ...], *, add: bool = False) -> Floats:
+    """Return a metric's mean over devices, or its sum; devices without a value don't count."""
     rows = overview.mean.get(metric)
     if rows is None or not devices:
         return np.full(len(overview.time_ns), np.nan)
     places = rows_by_device(overview)
     chosen = np.asarray(rows, np.float64)[[places[device.uuid] for device in devices]]
     with warnings.catch_warnings():
-        # A bucket in which no device has a value is no mistake.
+        # A bucket in which no device has a value is expected.
         warnings.simplefilter("ignore", RuntimeWarning)
         found: Floats = np.nanmean(chosen, axis=0)
         return found * np.isfinite(chosen).sum(axis=0) if add else found
 
 
-def numbers(values: Floats, digits: int = 3) -> list[float | None]:
-    """Values for JSON: None where they are missing."""
+def json_values(values: Floats, digits: int = 3) -> list[float | None]:
+    """Return values for JSON: None where they are missing."""
     return [round(value, digits) if np.isfinite(value) else None for value in values.tolist()]
 
 
-def number_rows(values: Floats, digits: int) -> list[list[float | None]]:
-    """Rows of values for JSON: None where they are missing."""
+def json_rows(values: Floats, digits: int) -> list[list[float | None]]:
+    """Return rows of values for JSON: None where they are missing."""
     known = np.isfinite(values)
     rows: list[list[float | None]] = np.round(values, digits).tolist()
     for row, place in np.argwhere(~known).tolist():
@@ -89,7 +191,7 @@ def number_rows(values: Floats, digits: int) -> list[list[float | None]]:
 
 
 def points(overview: "Overview", values: Floats, digits: int = 3) -> tuple[list[int], list[float | None]]:
-    """Times and values of a line: a bucket or two without a sample are passed over, a pause is a gap."""
+    """Return times and values of a line, skipping a bucket or two without a sample; a pause is a gap."""
     known = np.flatnonzero(np.isfinite(values))
     times = milliseconds(overview)
     x: list[int] = []
@@ -105,8 +207,8 @@ def points(overview: "Overview", values: Floats, digits: int = 3) -> tuple[list[
     return x, y
 
 
-def coarser(overview: "Overview", buckets: int) -> "Overview":
-    """The same time in at most so many buckets, each of several of those before."""
+def coarsened(overview: "Overview", buckets: int) -> "Overview":
+    """Return the overview in at most so many buckets, each made of several."""
     size = -(-len(overview.time_ns) // buckets) if len(overview.time_ns) else 1
     if size == 1:
         return overview
@@ -130,8 +232,8 @@ def coarser(overview: "Overview", buckets: int) -> "Overview":
     )
 
 
-def only(overview: "Overview", uuids: Collection[str]) -> "Overview":
-    """The overview of some of its devices."""
+def with_devices(overview: "Overview", uuids: Collection[str]) -> "Overview":
+    """Return the overview of some of its devices."""
     rows = [row for row, device in enumerate(overview.devices) if device.uuid in uuids]
     if len(rows) == len(overview.devices):
         return overview
@@ -148,7 +250,7 @@ def only(overview: "Overview", uuids: Collection[str]) -> "Overview":
 def line_trace(
     line: Line, uid: str, points: tuple[list[int], list[float | None]], *, dark: bool
 ) -> dict[str, Any]:
-    """A line as plotly's trace, with its unit in the hover."""
+    """Return a line as plotly's trace, with its unit in the hover."""
     digits = ".0f" if line.unit in ("%", "MHz", "W") else ".1f"
     return {
         "type": "scatter",
@@ -164,11 +266,11 @@ def line_trace(
 
 
 def gpu_name(device: Device, *, several: bool) -> str:
-    """How people call a GPU: its number, with its node where there are several."""
+    """Return a GPU's name for people: its number, with its node where there are several."""
     number = device.uuid[:12] if device.index is None else str(device.index)
     return f"{device.node} {number}" if several and device.node else f"GPU {number}"
 
 
-def plain(text: str) -> str:
-    """A text that somebody else wrote, so that plotly takes it for nothing but text."""
+def plain_text(text: str) -> str:
+    """Return text from outside without anything that plotly takes for markup."""
     return "".join(c if c.isprintable() else " " for c in text).replace("<", "_").replace("%{", "% {")

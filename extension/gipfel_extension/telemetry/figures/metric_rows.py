@@ -8,31 +8,31 @@ from typing import Any
 
 import numpy as np
 
-from ..metrics import MetricsReader, UserMetric, UserMetrics
 from ..sample import Device
-from .lines import plain
+from ..user_metrics import MetricsReader, UserMetric, UserMetrics
+from .lines import Line, Row, plain_text
 from .palette import DEVICES
-from .rows import Line, Row
 
 #: More rows would take the room of the GPUs.
 _MOST = 3
-#: More lines in one of them nobody can follow.
+#: More lines in one of them can't be followed.
 _MOST_LAUNCHES = 6
 _MOST_RANKS = 8
-#: They only count, as time does, or say how far it will go.
+#: They only count, as time does, or are the end of such a count.
 _COUNTERS = frozenset({"step", "global_step", "iteration", "iter", "epoch", "batch"}) | {
     f"{most}{counted}"
     for most in ("", "total_", "max_", "num_")
     for counted in ("steps", "iterations", "iters", "epochs", "batches")
 }
+
 #: To be seen on a light and on a dark ground.
-_COLOUR = "#9467bd"
+_COLOR = "#9467bd"
 _NOBODY = Device("metrics", "host", "", None)
 
 
 @dataclass(frozen=True)
 class MetricLine:
-    """One metric of one rank of a launch, or of a process in none, and how it is drawn."""
+    """One metric of one rank of a launch, or of a process in none, and its line."""
 
     metric: UserMetric
     line: Line
@@ -63,7 +63,7 @@ class MetricRow:
         return self.lines[0].metric.name
 
     def traces(self, number: int, points: Callable[..., Any], *, dark: bool) -> tuple[dict[str, Any], ...]:
-        """The traces of the figure's row `number`; `points` is how a figure averages a long line."""
+        """Return the traces of the figure's row `number`; `points` is how a figure averages a long line."""
         return tuple(self._trace(each, number, points, dark=dark) for each in self.lines)
 
     def _trace(
@@ -94,7 +94,7 @@ class MetricRow:
 
 
 def metric_rows(metrics: UserMetrics) -> list[MetricRow]:
-    """The rows of the first metrics that don't only count steps: a line for each rank of the newest launch.
+    """Return the rows of the first metrics that don't only count steps, a line per rank of the newest launch.
 
     Of several launches the newest few are drawn, those before the newest by their lowest rank.
     """
@@ -121,36 +121,36 @@ def _of_launch(metrics: UserMetrics, name: str, launch: str, *, all_ranks: bool)
 
 
 def _ranks(metrics: UserMetrics, name: str, launch: str) -> list[int | None]:
-    """The ranks that logged a metric; a process without one comes first."""
+    """Return the ranks that logged a metric; a process without one comes first."""
     ranks = {each.rank for each in metrics.series if (each.name, each.launch) == (name, launch)}
     return sorted(ranks, key=lambda rank: -1 if rank is None else rank)
 
 
 def _line(metrics: UserMetrics, drawn: list[UserMetric], metric: UserMetric) -> Line:
-    """Return the colour and dash of one rank of a launch: alike in every row, its own where it is alone."""
+    """Return the color and dash of one rank of a launch: alike in every row, its own where it is alone."""
     if len(drawn) == 1:
-        return Line(f"metrics/{metric.name}", plain(metric.name), _COLOUR, _COLOUR, "solid", "", 1.0)
+        return Line(f"metrics/{metric.name}", plain_text(metric.name), _COLOR, _COLOR, "solid", "", 1.0)
     launches = metrics.launches()
     place = launches.index(metric.launch) + max(0, metric.rank or 0)
     light, dark, dash = DEVICES[place % len(DEVICES)]
-    words = [_called(metric.launch, launches)] if len({each.launch for each in drawn}) > 1 else []
+    parts = [_called(metric.launch, launches)] if len({each.launch for each in drawn}) > 1 else []
     if metric.rank is not None and sum(each.launch == metric.launch for each in drawn) > 1:
-        words.append(f"rank {metric.rank}")
-    return Line(f"metrics/{metric.name}", " \u00b7 ".join(words) or "no rank", light, dark, dash, "", 1.0)
+        parts.append(f"rank {metric.rank}")
+    return Line(f"metrics/{metric.name}", " \u00b7 ".join(parts) or "no rank", light, dark, dash, "", 1.0)
 
 
 def _called(launch: str, launches: tuple[str, ...]) -> str:
-    """A launch by its number, with its run where there are several."""
+    """Return a launch's number, with its run where there are several."""
     if not launch:
         return "in no launch"
     run, _, number = launch.rpartition("/")
     several = len({each.rpartition("/")[0] for each in launches if each}) > 1
-    return f"launch {plain(f'{run}/{number}' if several else number)}"
+    return f"launch {plain_text(f'{run}/{number}' if several else number)}"
 
 
 def _title(metrics: UserMetrics, drawn: list[UserMetric], launches: int) -> str:
     # What a person wrote must not become markup.
-    name, newest = plain(drawn[0].name), drawn[-1].launch
+    name, newest = plain_text(drawn[0].name), drawn[-1].launch
     if launches == 1 and newest:
         name = f"{name} · {_called(newest, ())}"
     shown = len({each.launch for each in drawn})
@@ -163,7 +163,7 @@ def _title(metrics: UserMetrics, drawn: list[UserMetric], launches: int) -> str:
 
 
 class MetricsFeed:
-    """What a live view needs of a run's metrics: all of them for a figure, and what is new for its lines.
+    """A run's metrics for a live view: all of them for a figure, then what is new for its lines.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ class MetricsFeed:
         self._drawn: dict[str, int] = {}
 
     def drawn(self) -> UserMetrics:
-        """Everything that is known now, for a figure; the next :meth:`new` begins after it."""
+        """Return all metrics that are known now, for a figure; the next :meth:`new` begins after them."""
         with suppress(OSError):
             self._reader.poll()
         metrics = self._reader.metrics()
@@ -184,12 +184,12 @@ class MetricsFeed:
         return metrics
 
     def new(self) -> Mapping[str, dict[str, list[Any]]] | None:
-        """New points by trace, as those of :func:`figures.figure_delta`; None where a figure is due."""
+        """Return new points by trace, as :func:`activity.figure_delta`; None where a new figure is due."""
         try:
             if not self._reader.poll():
                 return {}
         except OSError:
-            # The samples beside it say more about a file system that has gone.
+            # The samples report a lost file system better.
             return {}
         traces: dict[str, dict[str, list[Any]]] = {}
         for each in _lines(self._reader.metrics()):

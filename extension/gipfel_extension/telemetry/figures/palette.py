@@ -1,10 +1,22 @@
-"""Colours of the figures, for a light and for a dark ground, and what every layout shares.
+"""Colors of the figures, for a light and for a dark ground, and what every layout shares.
 
-Beside each colour stands a word, a dash or a hatching: nobody needs to tell two colours apart.
+Beside each color there is a word, a dash or a hatching: no two need to be distinguished by color.
 """
 
 from collections.abc import Mapping
 from typing import Any
+
+#: Colors of lines by the names that the table of metrics uses: for a light ground, and for a dark one.
+COLORS: Mapping[str, tuple[str, str]] = {
+    "blue": ("#0072b2", "#56b4e9"),
+    "orange": ("#d55e00", "#f28e2b"),
+    "green": ("#009e73", "#2fd0a0"),
+    "purple": ("#aa4499", "#e5a3c8"),
+    "pink": ("#cc79a7", "#e5a3c8"),
+    "brown": ("#a6761d", "#d9b36c"),
+    "forest": ("#117733", "#88ccaa"),
+    "grey": ("#767676", "#a3a3a3"),
+}
 
 #: What a resource or a loss is drawn with: light, dark, and the hatching of its area.
 AREAS: Mapping[str, tuple[str, str, str]] = {
@@ -23,45 +35,41 @@ AREAS: Mapping[str, tuple[str, str, str]] = {
     "unexplained": ("#f5f5f5", "#3a3a3a", "x"),
 }
 
-#: Lines of several devices in one plot: a colour for light, for dark, and a dash.
+#: Lines of several devices in one plot: a color for light, for dark, and a dash.
 DEVICES: tuple[tuple[str, str, str], ...] = tuple(
     (light, dark, dash)
     for dash in ("solid", "dot", "dash", "dashdot")
-    for light, dark in (
-        ("#0072b2", "#56b4e9"),
-        ("#d55e00", "#f28e2b"),
-        ("#009e73", "#2fd0a0"),
-        ("#aa4499", "#e5a3c8"),
-    )
+    for light, dark in (COLORS[name] for name in ("blue", "orange", "green", "purple"))
 )
 
-#: From nothing to everything, pale to strong on either ground; nothing is not the ground, which is no sample.
+#: From 0 to 1, pale to strong on either ground; 0 differs from the ground, which is a missing sample.
 HEAT: Mapping[bool, list[list[Any]]] = {
     False: [[0.0, "#d3dfe9"], [0.25, "#a9cbe4"], [0.5, "#6aaed6"], [0.75, "#2474b5"], [1.0, "#08306b"]],
     True: [[0.0, "#2f4152"], [0.25, "#1f4e79"], [0.5, "#2f83bd"], [0.75, "#6cc0e8"], [1.0, "#e2f6ff"]],
 }
+
 WARNING = {False: "#a04000", True: "#ffb454"}
 MARK = {False: "#8a1c7c", True: "#e39ad8"}
 
 
-def ink(*, dark: bool) -> str:
-    """The colour of text."""
+def text_color(*, dark: bool) -> str:
+    """Return the color of text."""
     return "#e0e0e0" if dark else "#303030"
 
 
-def grid(*, dark: bool) -> str:
-    """The colour of lines that only guide the eye."""
+def grid_color(*, dark: bool) -> str:
+    """Return the color of grid lines."""
     return "#4a4a4a" if dark else "#dedede"
 
 
-def area(name: str, *, dark: bool) -> str:
-    """The colour of a resource or a loss."""
+def area_color(name: str, *, dark: bool) -> str:
+    """Return the color of a resource or a loss."""
     light_one, dark_one, _ = AREAS[name]
     return dark_one if dark else light_one
 
 
 def clear_layout(title: str, height: int, *, dark: bool, top: int = 30, bottom: int = 30) -> dict[str, Any]:
-    """A layout without axes: a title on top, no ground of its own, margins that a narrow panel can spare."""
+    """Return a layout without axes: a title on top, a clear ground, margins for a narrow panel."""
     return {
         "title": {
             "text": title,
@@ -74,7 +82,7 @@ def clear_layout(title: str, height: int, *, dark: bool, top: int = 30, bottom: 
             "pad": {"t": 6},
             "font": {"size": 13},
         },
-        "font": {"size": 11, "color": ink(dark=dark)},
+        "font": {"size": 11, "color": text_color(dark=dark)},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "margin": {"l": 44, "r": 10, "t": top, "b": bottom},
@@ -87,7 +95,7 @@ def clear_layout(title: str, height: int, *, dark: bool, top: int = 30, bottom: 
 
 
 def simulated_mark(*, dark: bool) -> dict[str, Any]:
-    """The word that stands in every figure of made-up values: right below the plots, where no tool is."""
+    """Return the label of every figure of simulated values: right below the plots, where no tool is."""
     return {
         "text": "simulated",
         "xref": "paper",
@@ -104,8 +112,8 @@ def simulated_mark(*, dark: bool) -> dict[str, Any]:
     }
 
 
-def nothing(text: str, *, dark: bool) -> dict[str, Any]:
-    """What a layout shows where there is nothing to draw."""
+def empty_plot(text: str, *, dark: bool) -> dict[str, Any]:
+    """Return what a layout shows where there is nothing to draw."""
     note = {
         "text": text,
         "xref": "paper",
@@ -113,6 +121,6 @@ def nothing(text: str, *, dark: bool) -> dict[str, Any]:
         "x": 0.5,
         "y": 0.5,
         "showarrow": False,
-        "font": {"color": ink(dark=dark)},
+        "font": {"color": text_color(dark=dark)},
     }
     return {"annotations": [note], "xaxis": {"visible": False}, "yaxis": {"visible": False}}

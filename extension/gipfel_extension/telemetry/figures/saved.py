@@ -1,28 +1,35 @@
-"""A figure as a notebook's file keeps it: coarser, since that has room for a picture, not for a recording."""
+"""A figure as a notebook's file or a page keeps it: coarser, with times as text, or with the reader's clock.
+
+The figures of this package hold times as numbers, UTC in milliseconds. plotly.js draws a number in the
+browser's zone, whatever the axis says, so a notebook is given text; a page is given :data:`CLOCK_SCRIPT`.
+"""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .lines import numbers
+from .lines import json_values
 
 #: Points of all lines of a figure; a line has some of them at least and at most.
-_POINTS = 1600
-_FEWEST = 30
-_MOST = 80
+_ALL_POINTS = 1600
+_FEWEST_POINTS = 30
+_MOST_POINTS = 80
 #: So many steps without a value are drawn through; a longer pause is a gap.
 _PASSED_OVER = 2
 _DIGITS = 3
-
 Floats = NDArray[np.float64]
+
+#: An ES module without imports: a widget's or a page's script may follow it in one text.
+CLOCK_SCRIPT = Path(__file__).with_name("clock.js")
 
 
 def saved_figure(figure: Mapping[str, Any]) -> dict[str, Any]:
     """Return the figure with fewer points in each line; regular times become a start and a step."""
     lines = sum(_is_line(trace) for trace in figure["data"])
-    most = max(_FEWEST, min(_MOST, _POINTS // max(1, lines)))
+    most = max(_FEWEST_POINTS, min(_MOST_POINTS, _ALL_POINTS // max(1, lines)))
     data = [_coarser(trace, most) if _is_line(trace) else dict(trace) for trace in figure["data"]]
     return {**figure, "data": data}
 
@@ -71,4 +78,43 @@ def _without_small_holes(values: Floats) -> Floats:
 
 def _short(values: Floats) -> list[float | None]:
     """Return values for JSON, with as many digits as a picture shows."""
-    return [None if value is None else float(f"{value:.{_DIGITS}g}") for value in numbers(values, 6)]
+    return [None if value is None else float(f"{value:.{_DIGITS}g}") for value in json_values(values, 6)]
+
+
+def with_utc_text(figure: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the figure with its times as text, which every plotly draws as UTC, as the axes say."""
+    layout = dict(figure["layout"])
+    dates = {key for key, axis in layout.items() if key.startswith("xaxis") and axis.get("type") == "date"}
+    for key in dates:
+        if layout[key].get("range"):
+            layout[key] = {**layout[key], "range": _texts(layout[key]["range"])}
+    for key in ("shapes", "annotations"):
+        if layout.get(key):
+            layout[key] = [_mark(mark, dates) for mark in layout[key]]
+    return {**figure, "data": [_trace(trace, dates) for trace in figure["data"]], "layout": layout}
+
+
+def _trace(trace: Mapping[str, Any], dates: set[str]) -> dict[str, Any]:
+    if _axis(trace.get("xaxis", "x")) not in dates:
+        return dict(trace)
+    times = {"x": _texts(trace["x"])} if "x" in trace else {}
+    return {**trace, **times, **({"x0": _texts([trace["x0"]])[0]} if "x0" in trace else {})}
+
+
+def _mark(mark: Mapping[str, Any], dates: set[str]) -> dict[str, Any]:
+    """Return a shape or a note with times as text; those on the paper or on another axis stay as they are."""
+    if _axis(mark.get("xref", "x")) not in dates:
+        return dict(mark)
+    return {**mark, **{name: _texts([mark[name]])[0] for name in ("x", "x0", "x1") if name in mark}}
+
+
+def _axis(name: str) -> str:
+    return f"xaxis{name.removeprefix('x')}"
+
+
+def _texts(times_ms: Any) -> list[str]:
+    if len(times_ms) and isinstance(times_ms[0], str):
+        return list(times_ms)
+    whole = np.asarray(times_ms, np.float64).round().astype(np.int64).astype("datetime64[ms]")
+    texts: list[str] = np.datetime_as_string(whole).tolist()
+    return texts

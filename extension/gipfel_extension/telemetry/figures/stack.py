@@ -1,11 +1,15 @@
-"""Plots one below the other on one time axis: what most figures of a run are."""
+"""Plots one below the other on one time axis, as most figures of a run are: axes, titles, legends and marks.
 
-from collections.abc import Sequence
+Marks are events, and the range of time that shows why something is advised.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .axes import axes, axis_suffix, legend, plot_title
-from .palette import clear_layout, nothing, simulated_mark
+from ..events import Event
+from .lines import plain_text
+from .palette import MARK, clear_layout, empty_plot, grid_color, simulated_mark
 
 _TITLE_PIXELS = 30
 _BOTTOM_PIXELS = 40
@@ -17,6 +21,9 @@ _NARROW_PIXELS = 238
 _SAMPLE_PIXELS, _LETTER_PIXELS = 45, 5.4
 _MOST_LINES = 8
 _PLOT_PIXELS = 68
+#: More marks than this hide what they mark; the newest stay.
+_MOST_MARKS = 20
+_SIGNS = {"xid": "✗", "gpu_lost": "✗", "node_lost": "✗", "disk_full": "✗", "throttle": "▲"}
 
 
 @dataclass(frozen=True)
@@ -66,9 +73,9 @@ def stacked(
     simulated: bool = False,
     empty: str = "No samples yet. The recorder starts with the job.",
 ) -> dict[str, Any]:
-    """A figure of plots; `span_ms` is what the time axis shows, in UTC milliseconds."""
+    """Return a figure of plots; `span_ms` is what the time axis shows, in UTC milliseconds."""
     if not plots:
-        layout = clear_layout(title, 140, dark=dark) | nothing(empty, dark=dark)
+        layout = clear_layout(title, 140, dark=dark) | empty_plot(empty, dark=dark)
         return {"data": [], "layout": layout}
     inner = sum(plot.head + plot.pixels for plot in plots)
     top = _TITLE_PIXELS if title else 4
@@ -95,6 +102,134 @@ def stacked(
     return {"data": data, "layout": layout}
 
 
+def with_events(figure: dict[str, Any], events: Sequence[Event], *, dark: bool = False) -> dict[str, Any]:
+    """Return the figure with a line through all plots for each event within its time axis."""
+    layout = figure["layout"]
+    first, last = layout.get("xaxis", {}).get("range") or (0, 0)
+    inside = [event for event in events if first <= event.time_ns // 1_000_000 <= last][-_MOST_MARKS:]
+    shapes, notes = [], []
+    for event in inside:
+        time = event.time_ns // 1_000_000
+        shapes += _through(layout, _event_line(time, dark=dark))
+        notes.append(
+            {
+                "text": event_sign(event.kind),
+                "hovertext": plain_text(f"{event.kind}: {event.message}"),
+                "x": time,
+                "xref": "x",
+                "y": 1.0,
+                "yref": "y domain",
+                "yanchor": "top",
+                "xanchor": "center",
+                "showarrow": False,
+                "font": {"size": 11, "color": MARK[dark]},
+                "name": "event",
+            }
+        )
+    layout = {
+        **layout,
+        "shapes": [*layout.get("shapes", ()), *shapes],
+        "annotations": [*layout.get("annotations", ()), *notes],
+    }
+    return {**figure, "layout": layout}
+
+
+def with_time_range(
+    figure: dict[str, Any], start_ns: int, end_ns: int, *, dark: bool = False
+) -> dict[str, Any]:
+    """Return the figure with a time range set off: the evidence of an advice."""
+    area = {
+        "type": "rect",
+        "x0": start_ns // 1_000_000,
+        "x1": end_ns // 1_000_000,
+        "y0": 0,
+        "y1": 1,
+        "line": {"width": 1, "dash": "dash", "color": MARK[dark]},
+        "fillcolor": MARK[dark],
+        "opacity": 0.16,
+        "layer": "below",
+        "name": "evidence",
+    }
+    layout = figure["layout"]
+    return {**figure, "layout": {**layout, "shapes": [*layout.get("shapes", ()), *_through(layout, area)]}}
+
+
+def event_sign(kind: str) -> str:
+    """Return the sign of a kind of event."""
+    return _SIGNS.get(kind, "⚑")
+
+
+def axes(number: int, count: int, domain: list[float], *, percent: bool, dark: bool) -> dict[str, Any]:
+    """Return the two axes of the `number`-th of `count` plots, whose heights in the figure are `domain`."""
+    axis = axis_suffix(number)
+    x = {**time_axis(dark=dark, labels=number == count), "anchor": f"y{axis}", "domain": [0.0, 1.0]}
+    if number > 1:
+        x["matches"] = "x"
+    y: dict[str, Any] = {
+        "anchor": f"x{axis}",
+        "domain": domain,
+        "gridcolor": grid_color(dark=dark),
+        "zeroline": False,
+        "fixedrange": True,
+        "nticks": 3,
+        "rangemode": "tozero",
+    }
+    if percent:
+        y |= {"range": [0, 104], "tickvals": [0, 50, 100], "ticktext": ["0", "50", "100 %"]}
+    return {f"xaxis{axis}": x, f"yaxis{axis}": y}
+
+
+def time_axis(*, dark: bool, labels: bool = True) -> dict[str, Any]:
+    """Return an axis of UTC in milliseconds since the epoch."""
+    axis: dict[str, Any] = {
+        "type": "date",
+        "showticklabels": labels,
+        "tickformat": "%H:%M:%S",
+        "hoverformat": "%H:%M:%S UTC",
+        "nticks": 4,
+        "gridcolor": grid_color(dark=dark),
+        "zeroline": False,
+    }
+    if labels:
+        axis["title"] = {"text": "UTC", "standoff": 2, "font": {"size": 10}}
+    return axis
+
+
+def axis_suffix(number: int) -> str:
+    """Return what plotly.js appends to the names of the `number`-th axis and legend, from 1 on."""
+    return str(number) if number > 1 else ""
+
+
+def plot_title(text: str, number: int) -> dict[str, Any]:
+    """Return the title of the `number`-th plot, left above it; its caller says how far above."""
+    return {
+        "text": text,
+        "xref": "paper",
+        "yref": f"y{axis_suffix(number)} domain",
+        "x": 0.0,
+        "y": 1.0,
+        "xanchor": "left",
+        "yanchor": "bottom",
+        "showarrow": False,
+        "font": {"size": 11},
+    }
+
+
+def legend(y: float) -> dict[str, Any]:
+    """Return a legend in lines, left above the height `y` of the figure."""
+    return {
+        "orientation": "h",
+        "x": 0.0,
+        "xanchor": "left",
+        "y": y,
+        "yref": "paper",
+        "yanchor": "bottom",
+        "tracegroupgap": 0,
+        "bgcolor": "rgba(0,0,0,0)",
+        "font": {"size": 10},
+    }
+
+
 def _placed(trace: dict[str, Any], number: int, *, named: bool) -> dict[str, Any]:
     axis = axis_suffix(number)
     return {
@@ -103,4 +238,22 @@ def _placed(trace: dict[str, Any], number: int, *, named: bool) -> dict[str, Any
         "xaxis": f"x{axis}",
         "yaxis": f"y{axis}",
         "legend": f"legend{axis}" if named else "legend",
+    }
+
+
+def _through(layout: Mapping[str, Any], shape: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a shape for each plot of a figure: between them are titles and legends."""
+    numbers = [key.removeprefix("yaxis") for key in layout if key.startswith("yaxis")]
+    return [{**shape, "xref": f"x{number}", "yref": f"y{number} domain"} for number in numbers]
+
+
+def _event_line(time: int, *, dark: bool) -> dict[str, Any]:
+    return {
+        "type": "line",
+        "x0": time,
+        "x1": time,
+        "y0": 0,
+        "y1": 1,
+        "line": {"width": 1, "dash": "dot", "color": MARK[dark]},
+        "name": "event",
     }

@@ -1,14 +1,16 @@
-"""A time range of a site's Prometheus as a recording: what DCGM exporter said of a job's GPUs, afterwards."""
+"""Read DCGM exporter's metrics: a time range that a Prometheus stored, or text of one or more scrapes."""
 
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 
+from ..files import read_regular
 from ..sample import Columns, Device, SampleTable, SourceError
-from ..sources.prometheus import devices_of, rows_of
-from ..sources.promql import Series, query_samples
+from ..sources.dcgm_text import device_of, metric_of, scaled, scraped_lines
+from ..sources.prometheus import Series, devices_of, query_samples, rows_of
 from ..sources.web import checked_url
 from .recording import Recording, gpu_columns
 
@@ -16,25 +18,26 @@ from .recording import Recording, gpu_columns
 _CHUNK_SECONDS = 3600.0
 _MOST_SECONDS = 30 * 86400.0
 _FIX = "Use prometheus:http://HOST:PORT?nodes=n1,n2&start=TIME&end=TIME with times in ISO 8601 or since 1970."
+_MOST_TEXT_BYTES = 512 << 20
+#: One GPU's values in one scrape, and its time in milliseconds where the text has one.
+_Scrape = tuple[dict[str, float], int | None]
 
 
 def open_prometheus_range(spec: str, environment: Mapping[str, str]) -> Recording:
-    """``URL?nodes=n1,n2&start=TIME&end=TIME`` as a recording; ``&gpus=UUID,…`` keeps some of the nodes' GPUs.
+    """Read ``URL?nodes=n1,n2&start=TIME&end=TIME``; ``&gpus=UUID,…`` keeps some of the nodes' GPUs.
 
     Raises
     ------
     SourceError
         It isn't understood, doesn't answer, or has nothing of these nodes.
     """
-    address, _, words = spec.partition("?")
+    address, _, query = spec.partition("?")
     url = checked_url("prometheus", address)
-    given = dict(urllib.parse.parse_qsl(words))
+    given = dict(urllib.parse.parse_qsl(query))
     nodes = tuple(node for node in given.get("nodes", "").split(",") if node)
     start_ns, end_ns = _time(given.get("start", "")), _time(given.get("end", ""))
     if not nodes or start_ns >= end_ns or (end_ns - start_ns) / 1e9 > _MOST_SECONDS:
-        raise SourceError(
-            "The question to Prometheus names no nodes, or no time range of up to 30 days.", _FIX
-        )
+        raise SourceError("The Prometheus query names no nodes, or no time range of up to 30 days.", _FIX)
     gpus = tuple(gpu for gpu in given.get("gpus", "").split(",") if gpu)
     return read_prometheus(url, nodes, start_ns, end_ns, gpus=gpus, environment=environment)
 
@@ -48,7 +51,7 @@ def read_prometheus(
     gpus: Sequence[str] = (),
     environment: Mapping[str, str],
 ) -> Recording:
-    """What a Prometheus stored of some nodes in a time range, at the times at which it was scraped.
+    """Read what a Prometheus stored of some nodes in a time range, at the times of its scrapes.
 
     Parameters
     ----------
@@ -73,14 +76,14 @@ def read_prometheus(
         raise SourceError(
             f"{url} has no GPU of {', '.join(nodes)} in this time.", "Does it scrape DCGM exporter there?"
         )
-    table = _table(devices, rows, start_ns, end_ns)
+    table = _range_table(devices, rows, start_ns, end_ns)
     notes = ["Prometheus keeps what was scraped: no host, no event, and nothing between two scrapes."]
     if not gpus:
         notes.append("Every GPU of these nodes is counted: where jobs share nodes, others' too.")
     return Recording(table, f"Prometheus, {', '.join(nodes)}", tuple(notes))
 
 
-def _table(
+def _range_table(
     devices: Mapping[str, Device],
     rows: Mapping[str, Mapping[int, Mapping[str, float | None]]],
     start_ns: int,
@@ -110,5 +113,52 @@ def _time(text: str) -> int:
         # A plus sign of a time zone reads as a space in a question.
         when = datetime.fromisoformat(text.replace(" ", "+") if "T" in text else text)
     except ValueError:
-        raise SourceError(f"{text!r} is no time.", _FIX) from None
+        raise SourceError(f"{text!r} is not a valid time.", _FIX) from None
     return int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1e9)
+
+
+def read_exporter_text(path: Path) -> Recording:
+    """Read scrapes of DCGM exporter; where a GPU's metric comes again, the next scrape has begun.
+
+    Raises
+    ------
+    ValueError
+        No line of DCGM exporter in it.
+    """
+    text = read_regular(path, _MOST_TEXT_BYTES, follow=True).decode(errors="replace")
+    devices: dict[str, Device] = {}
+    scrapes: dict[str, list[_Scrape]] = {}
+    for field, labels, value, time_ms in scraped_lines(text.splitlines()):
+        found = metric_of(field)
+        device = device_of(labels)
+        if found is None or device is None:
+            continue
+        devices.setdefault(device.uuid, device)
+        own = scrapes.setdefault(device.uuid, [])
+        if not own or found[0] in own[-1][0]:
+            own.append(({}, time_ms))
+        number = scaled(value, found[1])
+        own[-1][0][found[0]] = np.nan if number is None else number
+    if not devices:
+        raise ValueError("it holds no metric of DCGM exporter")
+    timed = all(time is not None for own in scrapes.values() for _, time in own)
+    columns = {uuid: _columns(own, timed=timed) for uuid, own in scrapes.items()}
+    interval = 0.0 if timed else 1.0
+    table = SampleTable(tuple(devices.values()), columns, f"dcgm-exporter {path.name}", interval)
+    return Recording(table, path.name, _notes(table, timed=timed))
+
+
+def _columns(own: list[_Scrape], *, timed: bool) -> dict[str, np.typing.NDArray[np.float64]]:
+    times = [(time or 0) * 10**6 if timed else place * 10**9 for place, (_, time) in enumerate(own)]
+    metrics = dict.fromkeys(metric for values, _ in own for metric in values)
+    held = {m: np.array([values.get(m, np.nan) for values, _ in own], np.float64) for m in metrics}
+    return gpu_columns(np.array(times, np.int64), held)
+
+
+def _notes(table: SampleTable, *, timed: bool) -> tuple[str, ...]:
+    notes = ["DCGM exporter records no host: waiting for input looks idle."]
+    if not timed:
+        notes.append("The text holds no times: samples are taken as equally far apart, counted from 1970.")
+    if max((len(table.of(device.uuid)["time_ns"]) for device in table.devices), default=0) == 1:
+        notes.append("It is a single scrape: one sample is not enough to judge a run.")
+    return tuple(notes)

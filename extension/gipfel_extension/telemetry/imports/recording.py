@@ -1,4 +1,4 @@
-"""What an import gives."""
+"""Result of an import: a table, with notes on what the format lost."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ..sample import GPU_METRICS, Columns, Device, SampleTable
+from ..metric_table import GPU_METRICS
+from ..sample import Columns, Device, SampleTable
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class Recording:
     label
         What it is a recording of: a job, a run, a file.
     notes
-        What the format lost or can't say, a sentence each.
+        What the format lost or can't hold, a sentence each.
     ranks
         Rank to the UUIDs of its GPUs, where the format knows.
     """
@@ -30,7 +31,7 @@ class Recording:
 
     @classmethod
     def merged(cls, parts: Sequence["Recording"], label: str) -> "Recording":
-        """Several files of one job as one recording, each note once.
+        """Merge several files of one job, each note once.
 
         Of a GPU that several files hold, because processes shared it, the first file's samples are taken.
         """
@@ -54,7 +55,7 @@ class Recording:
 
 
 def gpu_columns(time_ns: NDArray[np.int64], values: Mapping[str, NDArray[np.float64]]) -> Columns:
-    """Columns of a GPU: all metrics that a table has, NaN where a format has none, and its further ones.
+    """Return columns of a GPU: every metric of the table, NaN where a format has none, and its further ones.
 
     Rows are sorted by time. ``monotonic_ns`` is 0: no foreign format has it.
     """

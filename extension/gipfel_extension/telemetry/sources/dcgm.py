@@ -6,15 +6,15 @@ import subprocess
 import threading
 from collections.abc import Sequence
 
-from ..sample import GPU_METRICS, Device, Sample, SourceError
-from . import no_argument
-from .dcgm_fields import BY_METRIC, DcgmField, scaled
-from .own_gpus import ShownGpu, opens_nvidia, own_gpus
-from .protocol import SourceRequest
+from ..metric_table import GPU_METRICS, TABLE, Metric
+from ..sample import Device, Sample, SourceError
+from . import SourceRequest, no_argument
+from .dcgm_text import scaled
+from .own_gpus import VisibleGpu, opens_nvidia, own_gpus
 
 _SECONDS = 10.0
 _END_SECONDS = 2.0
-#: A line this old says nothing of the present.
+#: A line this old is not the present state.
 _OLD_INTERVALS = 3.0
 _ROW = re.compile(r"^GPU(?:-I)?\s+(\d+)\s+(.*)$")
 _LISTED = re.compile(r"^\|\s*(\d*)\s*\|\s*(.*?)\s*\|$")
@@ -48,7 +48,7 @@ class DcgmSource:
         if not self._program:
             raise SourceError(f"{program} is not on this node.", "Ask the site for DCGM, or use nvml.")
         listed = parse_discovery(self._output("discovery", "-l").splitlines())
-        shown = [ShownGpu(gpu.uuid, gpu.index) for gpu in listed]
+        shown = [VisibleGpu(gpu.uuid, gpu.index) for gpu in listed]
         own = own_gpus(shown, request.environment, opens=opens_nvidia)
         node = request.environment.get("GIPFEL_NODE", "")
         chosen = [gpu for gpu in listed if gpu.uuid in own]
@@ -57,21 +57,23 @@ class DcgmSource:
         self.devices: tuple[Device, ...] = tuple(
             Device(gpu.uuid, "gpu", gpu.name, gpu.index, node=node) for gpu in chosen
         )
-        self._fields = tuple(BY_METRIC[m] for m in (*GPU_METRICS, *request.metrics) if m in BY_METRIC)
+        self._fields = tuple(
+            TABLE[name] for name in (*GPU_METRICS, *request.metrics) if name in TABLE and TABLE[name].dcgm
+        )
         self._latest: dict[int, tuple[int, int, dict[str, float | None]]] = {}
         self._lock = threading.Lock()
-        self._words = ""
+        self._message = ""
         self._process = self._start()
 
     def read(self) -> list[Sample]:
-        """The newest line of each GPU, under the time at which it came."""
+        """Return the newest line of each GPU, under the time at which it came."""
         with self._lock:
             latest = dict(self._latest)
-            words = self._words
+            message = self._message
         if self._process.poll() is not None:
             status = self._process.returncode
             self._process = self._start()
-            raise SourceError(f"dcgmi dmon ended with status {status}: {words or 'it said nothing'}.", _FIX)
+            raise SourceError(f"dcgmi dmon ended with status {status}: {message or 'no message'}.", _FIX)
         now_ns = self._clock.monotonic_ns()
         oldest_ns = now_ns - int(_OLD_INTERVALS * max(self._interval, 1.0) * 1e9)
         samples = []
@@ -93,7 +95,7 @@ class DcgmSource:
             self._process.wait()
 
     def _start(self) -> subprocess.Popen[str]:
-        numbers = ",".join(str(field.number) for field in self._fields)
+        numbers = ",".join(str(field.dcgm) for field in self._fields)
         gpus = ",".join(str(device.index) for device in self.devices)
         milliseconds = str(max(1, round(self._interval * 1000)))
         argv = [self._program, "dmon", "-e", numbers, "-i", gpus, "-d", milliseconds]
@@ -119,7 +121,7 @@ class DcgmSource:
                 if row is not None:
                     self._latest[row[0]] = (self._clock.time_ns(), self._clock.monotonic_ns(), row[1])
                 elif line.strip() and not line.startswith(("#", "ID")):
-                    self._words = line.strip()[:200]
+                    self._message = line.strip()[:200]
 
     def _output(self, *arguments: str) -> str:
         try:
@@ -136,13 +138,13 @@ class DcgmSource:
         except (OSError, subprocess.TimeoutExpired) as error:
             raise SourceError(f"dcgmi doesn't answer: {error}.", _FIX) from error
         if done.returncode:
-            words = (done.stdout + done.stderr).strip().splitlines()
-            raise SourceError(f"dcgmi: {words[-1] if words else done.returncode}.", _FIX)
+            lines = (done.stdout + done.stderr).strip().splitlines()
+            raise SourceError(f"dcgmi: {lines[-1] if lines else done.returncode}.", _FIX)
         return done.stdout
 
 
 def parse_discovery(lines: Sequence[str]) -> list[Device]:
-    """The GPUs of ``dcgmi discovery -l``, by DCGM's number."""
+    """Return the GPUs of ``dcgmi discovery -l``, by DCGM's number."""
     found: dict[int, dict[str, str]] = {}
     number: int | None = None
     for line in lines:
@@ -163,8 +165,8 @@ def parse_discovery(lines: Sequence[str]) -> list[Device]:
     ]
 
 
-def parse_row(line: str, fields: Sequence[DcgmField]) -> tuple[int, dict[str, float | None]] | None:
-    """GPU number and values of a line of ``dcgmi dmon``; None for its titles and for half a line."""
+def parse_row(line: str, fields: Sequence[Metric]) -> tuple[int, dict[str, float | None]] | None:
+    """Return GPU number and values of a line of ``dcgmi dmon``; None for its titles and for half a line."""
     matched = _ROW.match(line.strip())
     if matched is None:
         return None
@@ -173,11 +175,11 @@ def parse_row(line: str, fields: Sequence[DcgmField]) -> tuple[int, dict[str, fl
         return None
     values: dict[str, float | None] = dict.fromkeys(GPU_METRICS)
     for field, cell in zip(fields, cells, strict=True):
-        values[field.metric] = scaled(cell, field.factor)
+        values[field.name] = scaled(cell, field.dcgm_factor)
     return int(matched[1]), values
 
 
 def open_dcgm(argument: str, request: SourceRequest) -> DcgmSource:
-    """``dcgm``."""
+    """Open ``dcgm``."""
     no_argument("dcgm", argument)
     return DcgmSource(request)

@@ -8,21 +8,22 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..sample import GPU_METRICS
-from .dcgm_fields import DCGM_FIELDS
+from ..metric_table import DCGM_FIELDS, GPU_METRICS
 
 #: Metric → GPM metric id and the factor from NVML's unit (percent, MiB/s) to ours (fraction, B/s).
 ALL_METRICS: Mapping[str, tuple[int, float]] = {
-    field.metric: (field.gpm, field.gpm_factor) for field in DCGM_FIELDS.values() if field.gpm is not None
+    metric.name: (metric.gpm, metric.gpm_factor) for metric in DCGM_FIELDS.values() if metric.gpm is not None
 }
+
 #: Those that are always read.
 GPM_METRICS: Mapping[str, tuple[int, float]] = {
     metric: each for metric, each in ALL_METRICS.items() if metric in GPU_METRICS
 }
+
 #: The first drivers with GPM don't know these, and may refuse a request for them as a whole.
 LATER_METRICS = frozenset({"C2C_TX_ALL_BYTES", "C2C_RX_ALL_BYTES"})
 
-#: The shortest window that gives sound numbers is 100 ms; a beat of that length may come a little early.
+#: The shortest window that gives sound numbers is 100 ms; an interval of that length may come a little early.
 SHORTEST_WINDOW_NS = 90_000_000
 
 
@@ -65,12 +66,12 @@ class GpmWindow:
             raise
 
     def read(self, now_ns: int) -> dict[str, float | None]:
-        """Metrics since the last read; empty where that is less than the shortest window."""
+        """Return metrics since the last read; none where that is less than the shortest window."""
         if now_ns - self._started_ns < SHORTEST_WINDOW_NS:
             return {}
         first, second = self._samples
         self._take(second)
-        # The second sample begins the next window, whatever becomes of this one.
+        # The second sample begins the next window, even if this one fails.
         self._samples.reverse()
         self._started_ns = now_ns
         try:

@@ -1,23 +1,24 @@
-"""The host as one job sees it: CPU, memory, page faults, I/O, pressure; from ``/proc`` and the job's cgroup.
+"""The host as one job sees it: CPU, memory, page faults, I/O and pressure.
 
-Network and Lustre are the whole node's: no counter of theirs belongs to a job.
+They come from the job's control group (version 2) where Slurm made one, else from the process tree of the
+job. Network, Lustre and NFS are the whole node's (``node_counters.py``): no counter of theirs belongs to a
+job.
 """
 
 import os
+import re
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from ..sample import HOST_METRICS, Device, Sample
-from . import no_argument
-from .cgroup import job_cgroup
-from .lustre import lustre_counters
-from .network import network_counters
-from .nfs import nfs_counters
-from .processes import ProcessTree
-from .protocol import Clock, SourceRequest
+from ..metric_table import HOST_METRICS
+from ..sample import Device, Sample
+from . import Clock, SourceRequest, no_argument
+from .node_counters import lustre_counters, network_counters, nfs_counters
 
+_JOB_GROUP = re.compile(r"job_\d+")
 #: Seconds between two readings of all processes of a job that has a cgroup.
 _PROCESSES_S = 1.0
 _IO = ("IO_READ_BYTES", "IO_WRITE_BYTES")
@@ -71,7 +72,7 @@ class HostSource:
         )
 
     def read(self) -> list[Sample]:
-        """One sample; rates are None on the first read."""
+        """Return one sample; rates are None on the first read."""
         time_ns, now_ns = self._clock.time_ns(), self._clock.monotonic_ns()
         memory, counters = self._job()
         counters |= network_counters(self._proc, self._root / "sys")
@@ -90,7 +91,7 @@ class HostSource:
         """Hold nothing, give nothing back."""
 
     def _job(self) -> tuple[float | None, dict[str, float | None]]:
-        """Memory now, and counters so far under the names of their rates."""
+        """Return memory now, and counters so far under the names of their rates."""
         if self._cgroup is not None:
             read, written = self._cgroup.io_bytes() or (None, None)
             minor, major = self._cgroup.faults() or (None, None)
@@ -163,6 +164,191 @@ class HostSource:
 
 
 def open_host(argument: str, request: SourceRequest) -> HostSource:
-    """``host``."""
+    """Open ``host``."""
     no_argument("host", argument)
     return HostSource(request.root_pid, environment=request.environment, clock=request.clock)
+
+
+def job_cgroup(
+    pid: int, *, proc: Path = Path("/proc"), mount: Path = Path("/sys/fs/cgroup")
+) -> "Cgroup | None":
+    """Return the job's group that a process is in; None without Slurm's cgroups or with version 1."""
+    try:
+        lines = (proc / str(pid) / "cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        if line.startswith("0::/"):
+            parts = Path(line[3:].lstrip("/")).parts
+            for depth, part in enumerate(parts, start=1):
+                group = mount.joinpath(*parts[:depth])
+                if _JOB_GROUP.fullmatch(part) and (group / "memory.current").exists():
+                    return Cgroup(group, mount)
+    return None
+
+
+class Cgroup:
+    """One group below a mount point; every reading is None where the kernel doesn't give it."""
+
+    def __init__(self, path: Path, mount: Path) -> None:
+        self.path = path
+        self._lineage = [path, *(p for p in path.parents if p.is_relative_to(mount) and p != mount)]
+
+    def cpu_seconds(self) -> float | None:
+        """Return the CPU time used so far."""
+        usage = _keyed(self.path / "cpu.stat").get("usage_usec")
+        return None if usage is None else usage / 1e6
+
+    def cores(self) -> float | None:
+        """Return the narrowest CPU quota of the group and those around it, in cores."""
+        quotas = []
+        for group in self._lineage:
+            with suppress(OSError, ValueError, ZeroDivisionError):
+                quota, period = (group / "cpu.max").read_text().split()
+                quotas.append(float(quota) / float(period))
+        return min(quotas, default=None)
+
+    def memory_bytes(self) -> float | None:
+        """Return memory in use, without file cache that the kernel can drop."""
+        current = _number(self.path / "memory.current")
+        if current is None:
+            return None
+        return max(0.0, current - _keyed(self.path / "memory.stat").get("inactive_file", 0.0))
+
+    def memory_limit(self) -> float | None:
+        """Return the narrowest memory limit of the group and those around it, in bytes."""
+        limits = (_number(group / "memory.max") for group in self._lineage)
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    def faults(self) -> tuple[float, float] | None:
+        """Return minor and major page faults so far."""
+        stat = _keyed(self.path / "memory.stat")
+        if "pgfault" not in stat or "pgmajfault" not in stat:
+            return None
+        return max(0.0, stat["pgfault"] - stat["pgmajfault"]), stat["pgmajfault"]
+
+    def io_bytes(self) -> tuple[float, float] | None:
+        """Return bytes read from and written to block devices so far."""
+        try:
+            fields = (self.path / "io.stat").read_text().split()
+        except OSError:
+            return None
+        pairs = [word.split("=", 1) for word in fields if "=" in word]
+        read = sum(float(value) for key, value in pairs if key == "rbytes")
+        return read, sum(float(value) for key, value in pairs if key == "wbytes")
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Resources that a process tree has used so far (CPU, I/O) and holds now (memory).
+
+    CPU seconds, bytes and page faults include descendants that have ended. I/O is None where the system hides
+    it.
+    """
+
+    cpu_seconds: float
+    memory_bytes: float
+    read_bytes: float | None
+    write_bytes: float | None
+    minor_faults: float
+    major_faults: float
+
+
+class ProcessTree:
+    """A process and its descendants, or those of a Slurm job on this node.
+
+    Parameters
+    ----------
+    job_id
+        With it the tree is everything below this job's step daemons, where there are any.
+    proc
+        The mount point of procfs.
+    """
+
+    def __init__(self, root_pid: int, *, job_id: str = "", proc: Path = Path("/proc")) -> None:
+        self._proc = proc
+        self._root = root_pid
+        self._daemon = f"slurmstepd: [{job_id}." if job_id else ""
+        self._strangers: set[int] = set()
+        self._ticks = os.sysconf("SC_CLK_TCK")
+        self._page = os.sysconf("SC_PAGE_SIZE")
+
+    def usage(self) -> Usage | None:
+        """Return what the tree uses; None where its root is gone."""
+        stats = self._members()
+        if not stats:
+            return None
+        # utime, stime, and what waited-for children used (cutime, cstime): a process that ends moves its time
+        # from its own line to its parent's, so the sum never loses it.
+        cpu = sum(float(number) for fields in stats.values() for number in fields[11:15]) / self._ticks
+        private = shared = 0
+        read = write = 0.0
+        counted = False
+        for pid in stats:
+            with suppress(OSError, ValueError, IndexError):
+                resident, common = map(int, (self._proc / str(pid) / "statm").read_text().split()[1:3])
+                private += resident - common
+                # Forked workers map the same pages: the largest mapping counts for all.
+                shared = max(shared, common)
+            with suppress(OSError, ValueError, KeyError):
+                lines = (self._proc / str(pid) / "io").read_text().splitlines()
+                numbers = dict(line.split(": ") for line in lines)
+                read += int(numbers["read_bytes"])
+                write += int(numbers["write_bytes"])
+                counted = True
+        memory = float(private + shared) * self._page
+        minor = sum(float(fields[7]) + float(fields[8]) for fields in stats.values())
+        major = sum(float(fields[9]) + float(fields[10]) for fields in stats.values())
+        return Usage(cpu, memory, read if counted else None, write if counted else None, minor, major)
+
+    def _members(self) -> dict[int, list[str]]:
+        """Return members' PIDs and their fields of ``stat``, from the third (state) on."""
+        present = {int(entry.name) for entry in os.scandir(self._proc) if entry.name.isdecimal()}
+        # A process never becomes a descendant later: those seen to be none needn't be read again.
+        self._strangers &= present
+        stats = {}
+        daemons = []
+        for pid in present - self._strangers:
+            # ESRCH: it ended since the listing.
+            with suppress(OSError):
+                line = (self._proc / str(pid) / "stat").read_text(errors="replace")
+                name, _, fields = line.rpartition(")")
+                stats[pid] = fields.split()
+                if self._daemon and name.endswith("(slurmstepd"):
+                    daemons.append(pid)
+        children: dict[int, list[int]] = {}
+        for pid, fields_of in stats.items():
+            children.setdefault(int(fields_of[1]), []).append(pid)
+        members: dict[int, list[str]] = {}
+        # Without a daemon of this job the tree is the one below the process that was named.
+        waiting = [pid for pid in daemons if self._is_ours(pid)] or [self._root]
+        while waiting:
+            pid = waiting.pop()
+            if pid in stats and pid not in members:
+                members[pid] = stats[pid]
+                waiting.extend(children.get(pid, []))
+        # A daemon sets its title a moment after it began.
+        self._strangers |= stats.keys() - members.keys() - set(daemons)
+        return members
+
+    def _is_ours(self, daemon: int) -> bool:
+        with suppress(OSError):
+            title = (self._proc / str(daemon) / "cmdline").read_bytes()
+            return title.decode(errors="replace").startswith(self._daemon)
+        return False
+
+
+def _keyed(path: Path) -> dict[str, float]:
+    values = {}
+    with suppress(OSError, ValueError):
+        for line in path.read_text().splitlines():
+            key, value = line.split()
+            values[key] = float(value)
+    return values
+
+
+def _number(path: Path) -> float | None:
+    with suppress(OSError, ValueError):
+        # "max" means no limit and is not a number.
+        return float(path.read_text())
+    return None

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..events import Event
-from ..sample import GPU_METRICS, Device, Sample, SourceError
-from . import no_argument
+from ..metric_table import GPU_METRICS
+from ..sample import Device, Sample, SourceError
+from . import Clock, SourceRequest, no_argument
 from .gpm import GpmWindow
 from .nvml_events import NvmlEvents
-from .nvml_extra import read_extra
-from .own_gpus import ShownGpu, opens_nvidia, own_gpus
-from .protocol import Clock, SourceRequest
+from .own_gpus import VisibleGpu, opens_nvidia, own_gpus
 
+_Reading = Callable[[Any, Any], float]
 log = logging.getLogger(__name__)
 
 #: NVML measures PCIe for 20 ms per direction and blocks meanwhile; it may take this share of an interval.
@@ -90,16 +90,16 @@ class NvmlSource:
 
     @property
     def profiles(self) -> bool:
-        """Whether the driver's own profiling (GPM) is there, on any of the GPUs."""
+        """True where the driver's own profiling (GPM) is there, on any of the GPUs."""
         return any(window is not None for window in self._windows.values())
 
     @property
     def fine(self) -> bool:
-        """Whether ten samples a second cost little and say more: where GPM counts."""
+        """True where ten samples a second are cheap and useful: where GPM counts."""
         return self.profiles
 
     def read(self) -> list[Sample]:
-        """One sample per GPU; what NVML refuses is None."""
+        """Return one sample per GPU; what NVML refuses is None."""
         samples = []
         for gpu in self._gpus:
             time_ns, monotonic_ns = self._clock.time_ns(), self._clock.monotonic_ns()
@@ -112,11 +112,11 @@ class NvmlSource:
         return samples
 
     def events(self) -> list[Event]:
-        """XIDs, and GPUs that are lost, since the last call."""
+        """Return XIDs, and GPUs that are lost, since the last call."""
         return self._events.poll()
 
     def processes(self) -> list[tuple[int, str]]:
-        """Processes that compute on the job's GPUs, as far as the driver shows them to this user."""
+        """Return processes that compute on the job's GPUs, as far as the driver shows them to this user."""
         found = []
         for gpu in self._gpus:
             # By version: the name without one raises on drivers before 510, which know the second alone.
@@ -146,7 +146,7 @@ class NvmlSource:
         # A GPU that the control group keeps from us has no handle.
         whole = [(index, self._try(nvml.nvmlDeviceGetHandleByIndex, index)) for index in range(count)]
         found = [gpu for index, handle in whole if handle is not None for gpu in self._parts(index, handle)]
-        shown = [ShownGpu(gpu.device.uuid, self._minor(gpu)) for gpu in found]
+        shown = [VisibleGpu(gpu.device.uuid, self._minor(gpu)) for gpu in found]
         chosen = own_gpus(shown, environment, opens=self._opens)
         if not chosen:
             raise SourceError("This job has no GPU.", "Ask for one when you start it.")
@@ -157,7 +157,7 @@ class NvmlSource:
         return None if number is None else int(number)
 
     def _parts(self, index: int, handle: Any) -> list[_Gpu]:
-        """The GPU, or its MIG instances where it is cut into some."""
+        """Return the GPU, or its MIG instances where it is divided."""
         nvml = self._nvml
         mode = self._try(nvml.nvmlDeviceGetMigMode, handle)
         if not mode or not mode[0]:
@@ -199,7 +199,7 @@ class NvmlSource:
         values["FB_USED"] = float(memory.used) if memory is not None else None
         values["FB_TOTAL"] = float(memory.total) if memory is not None else None
         if gpu.instance is not None:
-            # Power, clock and links belong to the whole GPU: nobody can say whose they are.
+            # Power, clock and links belong to the whole GPU: they can't be attributed to an instance.
             return values
         power = self._try(nvml.nvmlDeviceGetPowerUsage, handle)
         values["POWER_USAGE"] = power / 1000 if power is not None else None
@@ -243,6 +243,53 @@ class NvmlSource:
             return None
 
 
+def open_nvml(argument: str, request: SourceRequest) -> NvmlSource:
+    """Open ``nvml``."""
+    no_argument("nvml", argument)
+    return NvmlSource(
+        environment=request.environment,
+        clock=request.clock,
+        interval=request.interval,
+        metrics=request.metrics,
+    )
+
+
+def read_extra(
+    nvml: Any, gpu: Any, metrics: tuple[str, ...], known: Mapping[str, float | None]
+) -> dict[str, float | None]:
+    """Return the requested metrics that GPM did not give; None for what NVML refuses."""
+    values: dict[str, float | None] = {}
+    for metric in metrics:
+        if known.get(metric) is not None:
+            continue
+        values[metric] = None
+        if metric in _READINGS:
+            try:
+                values[metric] = float(_READINGS[metric](nvml, gpu))
+            except (nvml.NVMLError, LookupError, AttributeError):
+                continue
+    return values
+
+
+def _field_value(nvml: Any, gpu: Any, number: int) -> float:
+    (value,) = nvml.nvmlDeviceGetFieldValues(gpu, [number])
+    if value.nvmlReturn != nvml.NVML_SUCCESS:
+        raise LookupError(number)
+    return float(value.value.uiVal)
+
+
+_READINGS: Mapping[str, _Reading] = {
+    "MEM_COPY_UTIL": lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).memory / 100,
+    "ENC_UTIL": lambda nvml, gpu: nvml.nvmlDeviceGetEncoderUtilization(gpu)[0] / 100,
+    "DEC_UTIL": lambda nvml, gpu: nvml.nvmlDeviceGetDecoderUtilization(gpu)[0] / 100,
+    "FB_FREE": lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu, nvml.nvmlMemory_v2).free,
+    "FB_RESERVED": lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu, nvml.nvmlMemory_v2).reserved,
+    "MEM_CLOCK": lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM),
+    "TOTAL_ENERGY": lambda nvml, gpu: nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1000,
+    "MEMORY_TEMP": lambda nvml, gpu: _field_value(nvml, gpu, nvml.NVML_FI_DEV_MEMORY_TEMP),
+}
+
+
 def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
@@ -253,14 +300,3 @@ def _import_pynvml() -> Any:
     except ImportError as error:
         raise SourceError("NVML's Python module is not installed.", "Install nvidia-ml-py.") from error
     return pynvml
-
-
-def open_nvml(argument: str, request: SourceRequest) -> NvmlSource:
-    """``nvml``."""
-    no_argument("nvml", argument)
-    return NvmlSource(
-        environment=request.environment,
-        clock=request.clock,
-        interval=request.interval,
-        metrics=request.metrics,
-    )

@@ -1,4 +1,4 @@
-"""What the NVIDIA driver reports of a GPU beside its metrics: XIDs, and that it is lost."""
+"""Events of the NVIDIA driver beside its metrics: XIDs, and lost GPUs."""
 
 import ctypes
 import logging
@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..events import Event
-from .protocol import Clock
+from . import Clock
 
 log = logging.getLogger(__name__)
 
 #: A broken GPU reports in floods.
 _MOST_AT_ONCE = 32
-#: The commonest XIDs in words. Source: NVIDIA's "XID errors", by number.
+#: Descriptions of the commonest XIDs. Source: NVIDIA's "XID errors", by number.
 _XIDS: Mapping[int, str] = {
     13: "a program's error, such as an access out of bounds",
     31: "a program's access to memory that isn't its own",
@@ -36,7 +36,7 @@ _XIDS: Mapping[int, str] = {
 
 
 class NvmlEvents:
-    """XIDs from an event set, and losses from what a refused call says.
+    """XIDs from an event set, and losses from the error of a refused call.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class NvmlEvents:
         self._set = self._registered()
 
     def poll(self) -> list[Event]:
-        """What happened since the last call; never waits."""
+        """Return what happened since the last call; never waits."""
         found, self._waiting = self._waiting, []
         for _ in range(_MOST_AT_ONCE if self._set is not None else 0):
             try:
@@ -100,11 +100,11 @@ class NvmlEvents:
         if data.eventType != self._nvml.nvmlEventTypeXidCriticalError:
             return []
         number = int(data.eventData)
-        words = f": {_XIDS[number]}" if number in _XIDS else ""
+        text = f": {_XIDS[number]}" if number in _XIDS else ""
         where = _address(data.device)
         # Of a GPU that is cut into instances every instance is concerned.
         of = [uuid for uuid, handle in self._gpus.items() if _address(handle) == where]
-        return [self._event("xid", uuid, f"The driver reports XID {number}{words}.") for uuid in of]
+        return [self._event("xid", uuid, f"The driver reports XID {number}{text}.") for uuid in of]
 
     def _loss(self, uuid: str) -> list[Event]:
         if uuid in self._lost:
@@ -117,7 +117,7 @@ class NvmlEvents:
 
 
 def _address(handle: Any) -> Any:
-    """What two handles of one GPU share: pointers compare by what they are, not by where they point."""
+    """Return what two handles of one GPU share: pointers compare by identity, not by address."""
     try:
         return ctypes.cast(handle, ctypes.c_void_p).value
     except (ctypes.ArgumentError, TypeError):

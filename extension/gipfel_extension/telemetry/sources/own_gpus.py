@@ -1,18 +1,16 @@
-"""Which GPUs a scheduler and a user leave to a job, out of those that a node shows."""
+"""Find the GPUs that a scheduler and a user leave to a job, out of those that a node shows."""
 
 import errno
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .visible import visible
-
 #: Slurm's variables for the GPUs of a step and of a job: numbers of device files of the node.
 _SLURM = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 
 
 @dataclass(frozen=True)
-class ShownGpu:
+class VisibleGpu:
     """A GPU or MIG instance as the driver shows it.
 
     ``minor`` is the number of the GPU's device file, None where it is unknown.
@@ -23,13 +21,13 @@ class ShownGpu:
 
 
 def own_gpus(
-    shown: Sequence[ShownGpu],
+    shown: Sequence[VisibleGpu],
     environment: Mapping[str, str],
     *,
     variables: Sequence[str] = ("CUDA_VISIBLE_DEVICES",),
     opens: Callable[[int], bool] | None = None,
 ) -> tuple[str, ...]:
-    """The UUIDs of the job's GPUs.
+    """Return the UUIDs of the job's GPUs.
 
     First those whose device file the job's control group lets us open; of those what the first variable that
     is set names; without one, where Slurm names the job's GPUs by their device files, these.
@@ -50,13 +48,13 @@ def own_gpus(
         numbers = _numbers(environment.get(name, ""))
         if numbers:
             named = tuple(gpu.uuid for gpu in allowed if gpu.minor in numbers)
-            # Where none has the number, GPUs are counted otherwise here, and the control group said enough.
+            # Where none has the number, GPUs are numbered differently here, and the control group decides.
             return named or (tuple(gpu.uuid for gpu in allowed) if len(allowed) <= len(numbers) else ())
     return tuple(gpu.uuid for gpu in allowed)
 
 
 def opens_nvidia(minor: int) -> bool:
-    """Whether the control group leaves the GPU to this process; also true where that can't be told."""
+    """Return whether the control group leaves the GPU to this process, also where that is unknown."""
     try:
         os.close(os.open(f"/dev/nvidia{minor}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
     except OSError as error:
@@ -64,8 +62,43 @@ def opens_nvidia(minor: int) -> bool:
     return True
 
 
+def visible(uuids: Sequence[str], selection: str | None) -> tuple[str, ...]:
+    """Return the UUIDs that a selection names, in its order, by the rules of the CUDA driver.
+
+    An entry is an index into `uuids`, or the beginning of one UUID that no other begins with. As in CUDA, the
+    first entry that names nothing ends the list, and an entry that comes twice leaves nothing at all.
+
+    Parameters
+    ----------
+    uuids
+        Every GPU or MIG instance, in NVML's order.
+    selection
+        The variable's value; None where it is unset: every GPU.
+    """
+    if selection is None or selection.strip().lower() == "all":
+        return tuple(uuids)
+    chosen: list[str] = []
+    for entry in selection.split(","):
+        uuid = _named(uuids, entry.strip())
+        if uuid is None:
+            break
+        if uuid in chosen:
+            return ()
+        chosen.append(uuid)
+    return tuple(chosen)
+
+
+def _named(uuids: Sequence[str], entry: str) -> str | None:
+    if entry.isdecimal():
+        return uuids[int(entry)] if int(entry) < len(uuids) else None
+    if not entry.startswith(("GPU-", "MIG-")):
+        return None
+    found = [uuid for uuid in uuids if uuid.startswith(entry)]
+    return found[0] if len(found) == 1 else None
+
+
 def _numbers(text: str) -> frozenset[int]:
-    """The numbers of ``0,2-3``, of which Slurm writes both forms."""
+    """Return the numbers of ``0,2-3``, of which Slurm writes both forms."""
     found: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")

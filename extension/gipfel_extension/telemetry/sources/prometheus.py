@@ -1,19 +1,115 @@
-"""A site's Prometheus that scrapes DCGM exporter: the job's GPUs where nothing may run on its nodes."""
+"""Metrics of DCGM exporter over HTTP: from the exporter itself, or from a site's Prometheus that scrapes it.
 
-from collections.abc import Mapping
+With Prometheus there are samples also of nodes on which nothing may run.
+"""
 
-from ..imports.dcgm_names import metric_of
-from ..imports.exporter_text import device_of
-from ..sample import GPU_METRICS, Device, Sample, SourceError
-from .dcgm_fields import scaled
-from .promql import Series, query_samples
-from .protocol import SourceRequest
-from .scraped import node_of, own_devices
-from .web import checked_url
+import json
+import re
+import urllib.parse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
+from ..metric_table import GPU_METRICS
+from ..sample import Device, Sample, SourceError
+from . import SourceRequest
+from .dcgm_text import (
+    FIELDS,
+    Scraped,
+    device_of,
+    metric_of,
+    node_of,
+    own_devices,
+    scaled,
+    scraped_lines,
+    values_of,
+)
+from .web import checked_url, get, get_json
+
+_NODE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+#: Labels under which sites keep the node: the exporter's, and Prometheus' own address of it.
+_NODE_LABELS = (("Hostname", ""), ("hostname", ""), ("node", ""), ("instance", "(:[0-9]+)?"))
+_QUERY_SECONDS = 60.0
+_MOST_NODES_AT_ONCE = 200
 #: A site scrapes every 15 to 60 s; two of them are sure to be in here.
 _FIRST_SECONDS = 150.0
 _OVERLAP_SECONDS = 90.0
+_EXPORTER_SECONDS = 10.0
+#: A node of 16 GPUs in 112 instances with every field of DCGM has 2 MiB.
+_EXPORTER_BYTES = 16 << 20
+
+
+class ExporterSource:
+    """The job's GPUs of this node, from one exporter.
+
+    An exporter renews its numbers at a pace of its own, often every 30 s: sampling faster repeats them.
+
+    Parameters
+    ----------
+    url
+        As ``http://localhost:9400/metrics``; without a path ``/metrics`` is asked for.
+
+    Raises
+    ------
+    SourceError
+        It doesn't answer, or has no GPU of this job.
+    """
+
+    simulated = False
+
+    def __init__(self, url: str, request: SourceRequest) -> None:
+        self.name = "dcgm-exporter"
+        self._url = url if url.count("/") > 2 else f"{url}/metrics"
+        self._request = request
+        self._seconds = min(_EXPORTER_SECONDS, max(1.0, request.interval))
+        self._node = request.environment.get("GIPFEL_NODE", "")
+        self.devices: tuple[Device, ...] = own_devices(self._scrape(), request.environment, node=self._node)
+        if not self.devices:
+            raise SourceError(
+                f"{self._url} shows no GPU of this job.", "Is it an exporter of DCGM, and on this node?"
+            )
+
+    def read(self) -> list[Sample]:
+        """Return one sample per GPU; the request took place between this and the last call."""
+        time_ns, monotonic_ns = self._request.clock.time_ns(), self._request.clock.monotonic_ns()
+        values = values_of(self._scrape(), node=self._node)
+        wanted = {*GPU_METRICS, *self._request.metrics}
+        return [
+            Sample(time_ns, monotonic_ns, device.uuid, {m: own.get(m) for m in wanted})
+            for device in self.devices
+            if (own := values.get(device.uuid, {})) is not None
+        ]
+
+    def close(self) -> None:
+        """Hold nothing, give nothing back."""
+
+    def _scrape(self) -> list[Scraped]:
+        body = get(
+            self._url,
+            seconds=self._seconds,
+            most_bytes=_EXPORTER_BYTES,
+            environment=self._request.environment,
+        )
+        lines = list(scraped_lines(body.decode(errors="replace").splitlines()))
+        nodes = {node_of(labels) for _, labels, _, _ in lines}
+        here = self._node if self._node in nodes else ""
+        return [
+            (field, labels, text) for field, labels, text, _ in lines if not here or node_of(labels) == here
+        ]
+
+
+def open_exporter(argument: str, request: SourceRequest) -> ExporterSource:
+    """Open ``exporter:URL``."""
+    return ExporterSource(checked_url("exporter", argument), request)
+
+
+@dataclass(frozen=True)
+class Series:
+    """One field of one GPU: times in nanoseconds, UTC, and values as text, in order."""
+
+    field: str
+    labels: Mapping[str, str]
+    points: tuple[tuple[int, str], ...]
 
 
 class PrometheusSource:
@@ -51,7 +147,7 @@ class PrometheusSource:
             )
 
     def read(self) -> list[Sample]:
-        """The samples that were scraped since the last call; often none."""
+        """Return the samples that were scraped since the last call; often none."""
         monotonic_ns = self._request.clock.monotonic_ns()
         rows = rows_of(self._query(_OVERLAP_SECONDS if self._newest else _FIRST_SECONDS))
         wanted = (*GPU_METRICS, *self._request.metrics)
@@ -59,7 +155,7 @@ class PrometheusSource:
         for device in self.devices:
             first = self._newest.get(device.uuid)
             own = sorted(rows.get(device.uuid, {}).items())
-            # What was stored before the recording began is no part of it, but for the newest.
+            # Of what was stored before the recording began only the newest belongs to it.
             fresh = own[-1:] if first is None else [row for row in own if row[0] > first]
             for time_ns, values in fresh:
                 picked = {metric: values.get(metric) for metric in wanted}
@@ -79,8 +175,13 @@ class PrometheusSource:
         return list(found)
 
 
+def open_prometheus(argument: str, request: SourceRequest) -> PrometheusSource:
+    """Open ``prometheus:URL``."""
+    return PrometheusSource(checked_url("prometheus", argument), request)
+
+
 def rows_of(series: list[Series]) -> dict[str, dict[int, dict[str, float | None]]]:
-    """UUID to time of a scrape to metrics; blanks are None."""
+    """Return UUID to time of a scrape to metrics; blanks are None."""
     rows: dict[str, dict[int, dict[str, float | None]]] = {}
     for each in series:
         found, device = metric_of(each.field), device_of(each.labels, node=node_of(each.labels))
@@ -93,7 +194,7 @@ def rows_of(series: list[Series]) -> dict[str, dict[int, dict[str, float | None]
 
 
 def devices_of(series: list[Series]) -> Mapping[str, Device]:
-    """The GPUs that series are of, by UUID."""
+    """Return the GPUs of some series, by UUID."""
     found: dict[str, Device] = {}
     for each in series:
         device = device_of(each.labels, node=node_of(each.labels))
@@ -102,6 +203,72 @@ def devices_of(series: list[Series]) -> Mapping[str, Device]:
     return found
 
 
-def open_prometheus(argument: str, request: SourceRequest) -> PrometheusSource:
-    """``prometheus:URL``."""
-    return PrometheusSource(checked_url("prometheus", argument), request)
+def selectors(nodes: Sequence[str]) -> list[str]:
+    """Return PromQL that selects DCGM's fields of these nodes, one selector per way of labeling them.
+
+    Raises
+    ------
+    SourceError
+        No node is named, or one is not a host name.
+    """
+    odd = next((node for node in nodes if not _NODE_NAME.fullmatch(node)), None)
+    if odd is not None or not nodes:
+        raise SourceError(
+            f"{odd!r} is not a valid node name." if nodes else "No node is named.", "Name the job's nodes."
+        )
+    names = "|".join(sorted(FIELDS))
+    fields = f'__name__=~"DCGM_FI_(DEV|PROF)_({names})"'
+    found = []
+    for first in range(0, len(nodes), _MOST_NODES_AT_ONCE):
+        some = "|".join(re.escape(node) for node in nodes[first : first + _MOST_NODES_AT_ONCE])
+        for label, ending in _NODE_LABELS:
+            # As in Go, the whole value must match; what is ours in the text is JSON's quoting.
+            value = json.dumps(f"({some})([.][A-Za-z0-9.-]*)?{ending}")
+            found.append(f"{{{fields},{label}=~{value}}}")
+    return found
+
+
+def query_samples(
+    url: str, nodes: Sequence[str], *, end_ns: int, seconds: float, environment: Mapping[str, str]
+) -> Iterator[Series]:
+    """Yield every sample of the last seconds before a time, at the times of their scrapes.
+
+    A range selector gives what was stored: a range query would repeat old values where none came.
+
+    Raises
+    ------
+    SourceError
+        No answer, or a refusal.
+    """
+    seen = set()
+    for selector in selectors(nodes):
+        query = {"query": f"{selector}[{max(1, round(seconds))}s]", "time": f"{end_ns / 1e9:.3f}"}
+        address = f"{url}/api/v1/query?{urllib.parse.urlencode(query)}"
+        answer = get_json(address, seconds=_QUERY_SECONDS, environment=environment)
+        for series in _series(answer, url):
+            key = (series.field, *sorted(series.labels.items()))
+            if key not in seen:
+                seen.add(key)
+                yield series
+
+
+def _series(answer: Any, url: str) -> Iterator[Series]:
+    try:
+        if answer["status"] != "success" or answer["data"]["resultType"] != "matrix":
+            raise SourceError(
+                f"{url} refuses: {str(answer.get('error', answer['status']))[:300]}.", "Ask the site."
+            )
+        for each in answer["data"]["result"]:
+            labels = {str(name): str(value) for name, value in each["metric"].items()}
+            points = tuple((_nanoseconds(time), str(value)) for time, value in each["values"])
+            yield Series(labels.pop("__name__", ""), labels, points)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise SourceError(f"{url} does not answer as Prometheus does.", "Is it one?") from error
+
+
+def _nanoseconds(time: Any) -> int:
+    """Return a time of Prometheus, which has milliseconds."""
+    time_ns = round(float(time) * 1000) * 10**6
+    if not 0 <= time_ns < 2**63:
+        raise ValueError("no time")
+    return time_ns

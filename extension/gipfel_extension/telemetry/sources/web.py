@@ -22,7 +22,7 @@ _MOST_BYTES = 256 << 20
 
 
 def checked_url(kind: str, url: str) -> str:
-    """A source's URL without its last slash.
+    """Return a source's URL without its last slash.
 
     Raises
     ------
@@ -36,7 +36,7 @@ def checked_url(kind: str, url: str) -> str:
     except ValueError:
         known = False
     if not known or any(ord(c) <= 32 for c in url):
-        raise SourceError(f"{url!r} is no address of HTTP.", fix)
+        raise SourceError(f"{url!r} is not a valid HTTP address.", fix)
     if parts.username is not None or parts.password is not None:
         raise SourceError(
             "The address holds a password, which everybody on the node could read.",
@@ -48,12 +48,12 @@ def checked_url(kind: str, url: str) -> str:
 def get(
     url: str, *, seconds: float, most_bytes: int = _MOST_BYTES, environment: Mapping[str, str] = os.environ
 ) -> bytes:
-    """The answer's body, whole within some seconds, from the host that was named and no other.
+    """Return the answer's body, whole within some seconds, from the named host and no other.
 
     Raises
     ------
     SourceError
-        No answer, or one that is no success, is late, too long or elsewhere.
+        No answer, or one that is not a success, is late, too long or elsewhere.
     """
     request = urllib.request.Request(url)  # noqa: S310 - checked to be HTTP
     if environment.get(AUTHORIZATION):
@@ -63,7 +63,7 @@ def get(
     place = f"{where.scheme}://{where.netloc}{where.path}"
     opened = _Sockets()
     opener = urllib.request.build_opener(_Http(opened), _Https(opened), _SameHost())
-    # A time-out of the socket alone begins anew with each byte.
+    # A time-out of the socket alone restarts with each byte.
     cut = threading.Timer(seconds, opened.cut)
     cut.daemon = True
     cut.start()
@@ -90,29 +90,31 @@ def get(
 def get_json(
     url: str, *, seconds: float, most_bytes: int = _MOST_BYTES, environment: Mapping[str, str] = os.environ
 ) -> Any:
-    """The answer's JSON.
+    """Return the answer's JSON.
 
     Raises
     ------
     SourceError
-        As :func:`get`, or it is no JSON.
+        As :func:`get`, or it is not JSON.
     """
     body = get(url, seconds=seconds, most_bytes=most_bytes, environment=environment)
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise SourceError(f"{url.partition('?')[0]} answers with no JSON.", "Is it a Prometheus?") from error
+        raise SourceError(
+            f"{url.partition('?')[0]} does not answer with JSON.", "Is it a Prometheus?"
+        ) from error
 
 
 class _Sockets:
-    """The connections of one question, to be cut when its time is over; `late` then says so."""
+    """The connections of one request, which are cut at its deadline; `late` is then the reason."""
 
     def __init__(self) -> None:
         self._sockets: list[socket.socket] = []
         self.late = ""
 
     def noting(self, kind: Callable[..., Any]) -> Callable[..., Any]:
-        """A class of connections whose sockets are known here."""
+        """Return a class of connections whose sockets are known here."""
         sockets = self._sockets
 
         class Noting(kind):  # type: ignore[misc, valid-type]
@@ -149,7 +151,7 @@ class _Https(urllib.request.HTTPSHandler):
 
 
 class _SameHost(urllib.request.HTTPRedirectHandler):
-    """Follows to another path, port or to HTTPS, not to another host, nor to what is no HTTP."""
+    """Redirects to another path, port or HTTPS are followed; to another host or scheme they are errors."""
 
     def redirect_request(  # noqa: PLR0917 - urllib's own
         self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
@@ -161,7 +163,7 @@ class _SameHost(urllib.request.HTTPRedirectHandler):
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
-    """What Prometheus says of a query that it refuses, else the status in words."""
+    """Return Prometheus' reason for refusing a query, else the status as text."""
     try:
         return str(json.loads(error.read(1 << 16))["error"])[:300]
     except (OSError, ValueError, KeyError, TypeError, RecursionError, http.client.HTTPException):

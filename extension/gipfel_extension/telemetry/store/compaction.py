@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..files import read_record_file
-from ..overview.files import LEVELS, pack_summary, summary_path
-from ..provenance import Provenance
-from ..sample import SampleTable
+from ..sample import Provenance, SampleTable
 from .parquet import extra_metrics, is_whole, write_parquet
 from .segment_files import CLOSED, PARQUET
 from .segment_stream import read_stream
+from .summaries import LEVELS, pack_summary, summary_path
 
 #: What is being written; of a process that was killed it is removed after an hour.
 _PART = ".part"
@@ -28,14 +27,14 @@ _STALE_S = 3600.0
 
 @dataclass(frozen=True)
 class Compaction:
-    """What became of a folder's closed segments: how many are Parquet now, and why others are not."""
+    """Result of a compaction: how many closed segments are Parquet now, and why others are not."""
 
     converted: int = 0
     left: tuple[str, ...] = ()
 
 
 def run_has_ended(run: Path) -> bool:
-    """Whether the record of a run says that it has ended."""
+    """Return whether a run has ended, by its record."""
     return bool(read_record_file(run).get("ended"))
 
 
@@ -72,7 +71,7 @@ def compact(
 def _convert(path: Path) -> bool:
     about = path.lstat()
     if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid():
-        raise ValueError("it is no file of yours")
+        raise ValueError("it is not your file")
     stem = path.with_name(path.name.removesuffix(CLOSED))
     target = stem.with_name(stem.name + PARQUET)
     table = read_stream(path)
@@ -111,7 +110,7 @@ def _provenance(table: SampleTable) -> Provenance:
 
 @contextlib.contextmanager
 def _part(target: Path) -> Iterator[Path]:
-    """A file beside its target; gone at the end unless it was renamed."""
+    """Yield a file beside its target; gone at the end unless it was renamed."""
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=_PART)
     os.close(handle)
     path = Path(name)
@@ -129,7 +128,7 @@ def _put(path: Path, content: bytes) -> None:
 
 def _publish(part: Path, target: Path, about: os.stat_result) -> None:
     _sync(part)
-    # As old as its samples: a reader of other times needn't look into it.
+    # As old as its samples: a reader of other times needn't open it.
     os.utime(part, ns=(about.st_atime_ns, about.st_mtime_ns))
     part.replace(target)
 

@@ -33,8 +33,8 @@ def fine_folder(telemetry: Path) -> Path:
 
 
 @dataclass(frozen=True)
-class FineKept:
-    """How long fine samples are kept, as ``GIPFEL_FINE_HOURS`` and ``GIPFEL_FINE_MEGABYTES`` say.
+class FineRetention:
+    """Retention of fine samples, as ``GIPFEL_FINE_HOURS`` and ``GIPFEL_FINE_MEGABYTES`` set it.
 
     Parameters
     ----------
@@ -48,8 +48,8 @@ class FineKept:
     megabytes: float = 64.0
 
     @classmethod
-    def of(cls, environment: Mapping[str, str]) -> "FineKept":
-        """Return what an environment says; the default for what is not a number."""
+    def of(cls, environment: Mapping[str, str]) -> "FineRetention":
+        """Return the settings of an environment; the default for what is not a number."""
         return cls(
             _number(environment.get("GIPFEL_FINE_HOURS"), cls.hours),
             _number(environment.get("GIPFEL_FINE_MEGABYTES"), cls.megabytes),
@@ -89,7 +89,7 @@ def read_finest(
 ) -> SampleTable:
     """Return a run's samples as :func:`segments.read_samples` does: the fine ones where all are still there.
 
-    Beside fine samples of GPUs a host's stand for each moment since the one before.
+    Beside fine samples of GPUs a host's are repeated for each moment since the one before.
     """
     wanted = None if metrics is None else {*metrics, "SCORE_SHARE"}
     table = read_samples(telemetry, since_ns=since_ns, until_ns=until_ns, simulated=simulated, metrics=wanted)
@@ -109,7 +109,7 @@ def read_finest(
 
 
 def _whole(seconds: Columns, fine: Columns) -> bool:
-    """Whether there are as many fine samples of a GPU as its seconds were made of."""
+    """Return whether there are as many fine samples of a GPU as its seconds were made of."""
     shares = seconds.get("SCORE_SHARE")
     if shares is None or not np.isfinite(shares).any():
         return False

@@ -12,7 +12,7 @@ CLOSED = ".closed.arrows"
 PARQUET = ".closed.parquet"
 
 #: Clocks of file server and node may differ, and a clock may be set back while a segment is written: only
-#: what is outside a range by more seconds than this is left out without a look into it.
+#: what is outside a range by more seconds than this is left out without being opened.
 _SKEW_NS = 3660 * 10**9
 _START = re.compile(r"-(\d{1,19})-\d+$")
 
@@ -26,7 +26,7 @@ class SegmentFile:
     stem
         Its path without ``.arrows`` or ``.closed.…``; what belongs to it has this in front.
     start_ns
-        UTC time at which it was begun; None where its name doesn't say.
+        UTC time at which it was begun; None where its name has none.
     written_ns
         UTC time of its last change.
     """
@@ -38,11 +38,11 @@ class SegmentFile:
 
     @property
     def closed(self) -> bool:
-        """Whether its writer has said that it is complete."""
+        """True where its writer has marked it as complete."""
         return self.path.name.endswith((CLOSED, PARQUET))
 
     def within(self, since_ns: int | None, until_ns: int | None) -> bool:
-        """Whether it may hold samples of a time range; None is open."""
+        """Return whether it may hold samples of a time range; None is open."""
         if since_ns is not None and self.written_ns + _SKEW_NS < since_ns:
             return False
         return until_ns is None or self.start_ns is None or self.start_ns - _SKEW_NS <= until_ns
@@ -55,7 +55,7 @@ def segment_begin(node: str, recorder: str) -> str:
 
 
 def segment_files(folder: Path) -> list[SegmentFile]:
-    """The segments of a folder by name; of one that is there as stream and as Parquet, the Parquet."""
+    """Return the segments of a folder by name; of one that is there as stream and as Parquet, the Parquet."""
     found: dict[str, SegmentFile] = {}
     for path, status in _regular(folder):
         name = path.name
@@ -72,7 +72,7 @@ def segment_files(folder: Path) -> list[SegmentFile]:
 
 
 def current_path(path: Path) -> Path:
-    """Where a segment is now that was there at the last look: it may have been closed, or made Parquet."""
+    """Return a segment's path now: since the last listing it may have been closed, or made Parquet."""
     stem = path.name.removesuffix(PARQUET).removesuffix(CLOSED).removesuffix(SUFFIX)
     for suffix in (PARQUET, CLOSED, SUFFIX):
         candidate = path.with_name(stem + suffix)
@@ -82,7 +82,7 @@ def current_path(path: Path) -> Path:
 
 
 def _regular(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Files that can be read to an end: a pipe, which never comes to one, is none."""
+    """Yield regular files: a pipe never comes to an end."""
     try:
         entries = list(os.scandir(folder))
     except (FileNotFoundError, NotADirectoryError):

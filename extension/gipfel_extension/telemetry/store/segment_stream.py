@@ -1,4 +1,4 @@
-"""Read a segment's Arrow stream: batch by batch, as far as it is whole, also of former versions."""
+"""Read a segment's Arrow stream batch by batch, as far as it is whole."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -12,25 +12,23 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..files import open_regular
-from ..provenance import Provenance
-from ..sample import METRICS, Columns, SampleTable, SegmentState
+from ..metric_table import METRICS
+from ..sample import Columns, Provenance, SampleTable, SegmentState
 from .segment_files import CLOSED
-from .stream_part import read_part
-from .whole_stream import read_whole
-from .wide_table import table_of_wide
+from .stream_part import read_part, read_whole
 
-#: 1 had a column per metric, 2 has a list per row.
-FORMAT_VERSION = "2"
+#: Of the columns and of the metadata; a stream of another version is unreadable.
+FORMAT_VERSION = "1"
 
 _Numbers = NDArray[np.int64]
 _State = Literal["closed", "open", "torn", "unreadable"]
 
-#: So many batches, one after the other, are read without a look into some of them.
+#: So many batches, one after the other, are read without probing some of them.
 _STRIDE = 8
 
 
 def metadata_of(provenance: Provenance) -> dict[str, str]:
-    """A segment's schema metadata: provenance, and the metrics of a row's list by kind of device."""
+    """Return a segment's schema metadata: provenance, and the metrics of a row's list by kind of device."""
     metrics = json.dumps(provenance.metrics)
     return {"version": FORMAT_VERSION, "metrics": metrics, **provenance.to_metadata()}
 
@@ -42,7 +40,7 @@ def read_stream(
     until_ns: int | None = None,
     metrics: Collection[str] | None = None,
 ) -> SampleTable:
-    """The samples of one stream; see :func:`segments.read_segment`.
+    """Read the samples of one stream; see :func:`segments.read_segment`.
 
     Raises
     ------
@@ -53,7 +51,7 @@ def read_stream(
         part = read_part(file.fileno(), since_ns, until_ns)
         if part is not None:
             table = _table(path, pa.py_buffer(part), None, None, metrics)
-            # What is not as it should be is told as a whole.
+            # A damaged stream is judged as a whole.
             if table.segments[0].state in ("open", "closed"):
                 return table
         content = read_whole(file.fileno())
@@ -70,21 +68,16 @@ def _table(
     until_ns: int | None,
     metrics: Collection[str] | None,
 ) -> SampleTable:
-    """The samples of a stream's bytes."""
+    """Return the samples of a stream's bytes."""
     state = SegmentState(path.name, "unreadable")
     try:
         with pa.ipc.open_stream(pa.BufferReader(data)) as stream:
             schema = stream.schema
         given = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
         provenance = Provenance.from_metadata(given)
-        if given.get("version") == FORMAT_VERSION:
-            rows = _Rows(schema, given, provenance, metrics)
-            found, ending = _messages(data, since_ns, until_ns)
-            table = rows.table(found)
-        else:
-            batches, ending = _batches(data)
-            whole = pa.Table.from_batches(batches, schema)
-            table = table_of_wide(whole, provenance, metrics)
+        rows = _Rows(schema, given, provenance, metrics)
+        found, ending = _messages(data, since_ns, until_ns)
+        table = rows.table(found)
     except (pa.ArrowException, OSError, ValueError, TypeError, OverflowError, MemoryError):
         return SampleTable(columns={}, segments=(state,))
     if ending == "unreadable":
@@ -106,7 +99,7 @@ def _table(
 
 
 class _Rows:
-    """Rows of lists, and how they become columns."""
+    """Decoder of a segment's rows, whose values are lists, into columns."""
 
     def __init__(
         self,
@@ -115,6 +108,8 @@ class _Rows:
         provenance: Provenance,
         wanted: Collection[str] | None,
     ) -> None:
+        if given.get("version") != FORMAT_VERSION:
+            raise ValueError("it is of another version")
         metrics = json.loads(given.get("metrics", "{}"))
         if schema.names != ["time_ns", "monotonic_ns", "device", "values"] or not isinstance(metrics, dict):
             raise ValueError("it has other columns")
@@ -123,8 +118,8 @@ class _Rows:
         self._wanted = wanted
 
     def table(self, batches: Sequence[pa.RecordBatch]) -> SampleTable:
-        """The table of some batches."""
-        # Together: a batch holds so few samples that to look at each costs more than they do.
+        """Return the table of some batches."""
+        # Together: a batch holds so few samples that handling each costs more than they do.
         joined = pa.Table.from_batches(batches).combine_chunks().to_batches() if batches else []
         parts = [_parts(batch) for batch in joined] or [_parts(None)]
         time_ns, monotonic_ns, owners, lengths, values = (
@@ -161,7 +156,7 @@ class _Rows:
 
 
 def _parts(batch: pa.RecordBatch | None) -> tuple[NDArray[Any], ...]:
-    """Times, monotonic times, devices, lengths of the lists, and their values, NaN for null."""
+    """Return times, monotonic times, devices, lengths of the lists, and their values, NaN for null."""
     if batch is None:
         whole = np.zeros(0, np.int64)
         return whole, whole, whole, whole, np.zeros(0)
@@ -190,7 +185,7 @@ class _Messages:
             self._edges.append(self._head)
             self._edges.extend(source.tell() for _ in _each(reader))
             if source.tell() < data.size:
-                # Zeros after a crash of the machine look like the end mark, but are no end of the file.
+                # Zeros after a crash of the machine look like the end mark, but don't end the file.
                 self.ending = "torn"
         except (pa.ArrowException, OSError, ValueError):
             self.ending = "torn"
@@ -199,7 +194,7 @@ class _Messages:
         return max(0, len(self._edges) - 1)
 
     def read(self, places: Sequence[int], fields: Sequence[int] | None = None) -> Iterator[pa.RecordBatch]:
-        """The batches at some places, in their order; `fields` are the columns that are wanted."""
+        """Yield the batches at some places, in their order; `fields` are the columns that are wanted."""
         with self._open(places, fields) as stream:
             for batch in stream:
                 # In full: a list that reaches beyond its values would be read from anywhere.
@@ -207,7 +202,7 @@ class _Messages:
                 yield batch
 
     def read_all(self, places: Sequence[int]) -> list[pa.RecordBatch]:
-        """The same at once, while other threads go on; all or none."""
+        """Return the same at once, while other threads run; all or none."""
         with self._open(places, None) as stream:
             table = stream.read_all()
         table.validate(full=True)
@@ -228,7 +223,7 @@ class _Messages:
 def _messages(
     data: pa.Buffer, since_ns: int | None, until_ns: int | None
 ) -> tuple[list[pa.RecordBatch], _State]:
-    """The batches that may hold something of a time range, and how the stream ends."""
+    """Return the batches that may hold something of a time range, and how the stream ends."""
     messages = _Messages(data)
     if not messages:
         return [], "unreadable"
@@ -259,7 +254,7 @@ def _each(reader: Any) -> Iterator[None]:
 
 
 def _runs(places: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Places as ranges, their ends excluded."""
+    """Yield places as ranges, their ends excluded."""
     begin = 0
     for n in range(1, len(places) + 1):
         if n == len(places) or places[n] != places[n - 1] + 1:
@@ -268,9 +263,9 @@ def _runs(places: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def _chosen(messages: _Messages, since_ns: int | None, until_ns: int | None) -> Iterator[int]:
-    """Places of batches to read: all, or without those between two that are both before or both after.
+    """Yield places of batches to read: all, or without those between two both before or both after.
 
-    A stretch in which the time goes back is read.
+    A range in which the time goes back is read.
     """
     if (since_ns is None and until_ns is None) or len(messages) <= _STRIDE:
         yield from range(len(messages))
@@ -304,22 +299,5 @@ def _span(batch: pa.RecordBatch) -> tuple[int, int] | None:
 
 
 def _ended(data: pa.Buffer) -> bool:
-    """Whether the stream's end mark is there."""
+    """Return whether the stream's end mark is there."""
     return bytes(data.slice(max(0, data.size - 8)).to_pybytes()) == b"\xff\xff\xff\xff\0\0\0\0"
-
-
-def _batches(data: pa.Buffer) -> tuple[list[pa.RecordBatch], _State]:
-    """The batches of version 1, whose devices are a dictionary that comes before them."""
-    batches: list[pa.RecordBatch] = []
-    reader = pa.BufferReader(data)
-    state: _State = "open"
-    try:
-        with pa.ipc.open_stream(reader) as stream:
-            for batch in stream:
-                batch.validate(full=True)
-                batches.append(batch)
-            if reader.tell() < data.size:
-                state = "torn"
-    except (pa.ArrowException, OSError, ValueError):
-        state = "torn" if batches else "unreadable"
-    return batches, state if batches else "unreadable"

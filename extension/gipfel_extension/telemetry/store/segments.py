@@ -1,26 +1,29 @@
-"""Segments: the append-only Arrow IPC streams in a run folder's ``telemetry`` that are the truth of a run.
+"""Write and read segments: append-only Arrow IPC streams in a run folder's ``telemetry``, the run's truth.
 
-One process writes a segment once; nobody appends to another's. What was flushed reads back whatever became of
-the writer, because a stream cut anywhere is whole up to its last full record batch.
+One process writes a segment once and no other appends to it. What was flushed reads back even if the writer
+was killed, because a stream cut anywhere is whole up to its last full record batch. Values are kept to 13
+significant bits where a sensor is coarser than that: a fraction is then at most 0.00006 off and a rate
+0.012 %, and an hour of a GPU takes a fifth of the disk. They are rounded before anything is written, so
+that a closed run holds what was read from the live one.
 """
 
 import errno
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from ..overview.files import LEVELS, SummaryWriter
-from ..provenance import Provenance
-from ..sample import Sample, SampleTable, SegmentState
+from ..metric_table import unit_of
+from ..sample import Provenance, Sample, SampleTable, SegmentState
 from .parquet import read_parquet, write_parquet
-from .precision import round_values, rounded_metrics
 from .segment_files import CLOSED, PARQUET, SUFFIX, SegmentFile, current_path, segment_begin, segment_files
 from .segment_stream import metadata_of, read_stream
+from .summaries import LEVELS, SummaryWriter
 
 __all__ = [
     "CLOSED",
@@ -34,12 +37,18 @@ __all__ = [
     "write_parquet",
 ]
 
+#: Units of what is estimated, not counted. Sizes, counters and masks are kept as they are.
+_ESTIMATED = frozenset({"1", "B/s", "1/s", "W", "cores"})
+#: Of the 52 bits after the leading one, those that are dropped.
+_DROPPED_BITS = 40
+
 _SCHEMA = [
     pa.field("time_ns", pa.int64(), nullable=False),
     pa.field("monotonic_ns", pa.int64(), nullable=False),
     pa.field("device", pa.int16(), nullable=False),
     pa.field("values", pa.list_(pa.float64()), nullable=False),
 ]
+
 #: Files that are read at a time: a shared file system answers many as fast as one.
 _READERS = 4
 #: Streams that are: each needs the interpreter for half of its time.
@@ -135,42 +144,6 @@ class SegmentWriter:
         return round_values(np.array(given, np.float64), self._rounded[kind])
 
 
-class _WholeWrites:
-    """A file in which a write is whole or an error; unbuffered, so that what is written outlives us."""
-
-    def __init__(self, handle: int, path: Path) -> None:
-        self._handle: int | None = handle
-        self._path = path
-
-    @property
-    def closed(self) -> bool:
-        """Whether it is closed."""
-        return self._handle is None
-
-    def write(self, data: bytes) -> int:
-        """Write all of it, or raise: half a batch would hide every batch after it."""
-        if self._handle is None:
-            raise OSError(errno.EBADF, "closed", str(self._path))
-        size = memoryview(data).nbytes
-        if os.write(self._handle, data) != size:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
-        return size
-
-    def flush(self) -> None:
-        """Nothing waits."""
-
-    def sync(self) -> None:
-        """Wait for the disk."""
-        if self._handle is not None:
-            os.fsync(self._handle)
-
-    def close(self) -> None:
-        """Close it; twice is once."""
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            os.close(handle)
-
-
 def read_samples(
     folder: Path,
     *,
@@ -179,7 +152,7 @@ def read_samples(
     simulated: bool | None = None,
     metrics: Collection[str] | None = None,
 ) -> SampleTable:
-    """Every sample in a telemetry folder, as far as its segments can be read.
+    """Return every sample in a telemetry folder, as far as its segments can be read.
 
     Parameters
     ----------
@@ -226,7 +199,7 @@ def read_segment(
     until_ns: int | None = None,
     metrics: Collection[str] | None = None,
 ) -> SampleTable:
-    """The samples of one segment up to its last whole batch; no error, but a state, where it is damaged.
+    """Return the samples of one segment up to its last whole batch; a damaged one has a state, no error.
 
     Parameters
     ----------
@@ -247,6 +220,63 @@ def read_segment(
             # Closed or made Parquet since the listing, and so renamed.
             path = current_path(path)
     return _read(path, since_ns, until_ns, metrics)
+
+
+def rounded_metrics(metrics: Sequence[str]) -> NDArray[np.bool_]:
+    """Return which of some metrics are rounded."""
+    return np.array([unit_of(metric) in _ESTIMATED for metric in metrics], np.bool_)
+
+
+def round_values(values: NDArray[np.float64], chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return the values, the chosen ones to 13 significant bits; NaN stays NaN.
+
+    Parameters
+    ----------
+    values
+        Along the last axis as long as `chosen`.
+    """
+    bits = np.ascontiguousarray(values, np.float64).view(np.int64)
+    half = np.int64(1) << (_DROPPED_BITS - 1)
+    nearest = ((bits + half) >> _DROPPED_BITS) << _DROPPED_BITS
+    keep = ~chosen | ~np.isfinite(values)
+    result: NDArray[np.float64] = np.where(keep, bits, nearest).view(np.float64)
+    return result
+
+
+class _WholeWrites:
+    """A file in which a write is whole or an error; unbuffered, so that what is written outlives us."""
+
+    def __init__(self, handle: int, path: Path) -> None:
+        self._handle: int | None = handle
+        self._path = path
+
+    @property
+    def closed(self) -> bool:
+        """True after :meth:`close`."""
+        return self._handle is None
+
+    def write(self, data: bytes) -> int:
+        """Write all of it, or raise: half a batch would hide every batch after it."""
+        if self._handle is None:
+            raise OSError(errno.EBADF, "closed", str(self._path))
+        size = memoryview(data).nbytes
+        if os.write(self._handle, data) != size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+        return size
+
+    def flush(self) -> None:
+        """Do nothing: nothing waits."""
+
+    def sync(self) -> None:
+        """Wait for the disk."""
+        if self._handle is not None:
+            os.fsync(self._handle)
+
+    def close(self) -> None:
+        """Close it; twice is once."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            os.close(handle)
 
 
 def _read(

@@ -1,11 +1,10 @@
-"""PyTorch's flight recorder: its dumps read without torch, and who is missing at which collective."""
+"""PyTorch's flight recorder: its dumps read without torch, and the ranks missing at a collective."""
 
 import math
 from pathlib import Path
 
-from ..launches.ranks import read_notes
-from .analyse import analyse
-from .model import Dump, Entry, Finding, FlightReport, RankPlace, Straggler
+from ..record.state import read_notes
+from .analyse import Dump, Entry, Finding, FlightReport, RankPlace, Straggler, analyse
 from .read import read_dump, read_dumps
 
 __all__ = [
@@ -23,7 +22,7 @@ __all__ = [
 
 
 def report_of(folder: Path, *, limit_s: float = math.inf) -> FlightReport:
-    """Return the report of a launch's folder, or of any folder that holds dumps; see `read_dumps`."""
+    """Return the report of a launch's directory, or of any directory that holds dumps; see `read_dumps`."""
     inside = folder / "flight_recorder"
     dumps, unreadable = read_dumps(inside if inside.is_dir() else folder, limit_s=limit_s)
     notes = read_notes(folder)

@@ -1,16 +1,111 @@
-"""Who is missing at which collective, who called something else, and who always comes late; pure."""
+"""Analysis of flight recorder dumps: missing ranks, differing calls, stuck collectives, stragglers; pure."""
 
 from collections.abc import Mapping, Sequence
 from statistics import median
+from typing import Literal
 
-from gipfel_cluster.model import counted
+from pydantic import Field
 
-from .model import Dump, Entry, Finding, FlightReport, RankPlace, Straggler
+from gipfel_cluster.model import Frozen, counted
 
 _LATE_MS = 5.0
 _FEWEST = 3
 #: More than ten thousand ranks have.
 _MOST_GROUPS = 50_000
+
+
+class Entry(Frozen):
+    """One collective or point-to-point call of a rank, as its ring buffer had it.
+
+    Times are nanoseconds since the epoch, None where the rank did not get there.
+    """
+
+    group: str
+    sequence: int
+    operation: str
+    state: str
+    p2p: bool = False
+    inputs: str = ""
+    outputs: str = ""
+    dtypes: str = ""
+    created_ns: int | None = None
+    started_ns: int | None = None
+    completed_ns: int | None = None
+    where: str = ""
+
+
+class Dump(Frozen):
+    """The dump of one rank; ``groups`` maps process groups to their ranks."""
+
+    rank: int
+    version: str = ""
+    groups: dict[str, tuple[int, ...]] = Field(default={})
+    names: dict[str, str] = Field(default={})
+    entries: tuple[Entry, ...] = ()
+
+
+class RankPlace(Frozen):
+    """Place of a rank; empty if it is not known."""
+
+    rank: int
+    node: str = ""
+    gpu: str = ""
+    pid: int = 0
+
+    def __str__(self) -> str:
+        words = [f"rank {self.rank}"]
+        if self.node:
+            words.append(f"on {self.node}")
+        if self.gpu:
+            words.append(f"GPU {self.gpu}")
+        return " ".join(words)
+
+
+class Finding(Frozen):
+    """A fault at one collective.
+
+    ``missing`` are ranks that never called it, ``culprits`` those who called something else or differently.
+    """
+
+    kind: Literal["missing", "type", "size", "dtype", "stuck", "no_dump"]
+    group: str = ""
+    sequence: int = -1
+    operation: str = ""
+    message: str
+    missing: tuple[RankPlace, ...] = ()
+    culprits: tuple[RankPlace, ...] = ()
+
+
+class Straggler(Frozen):
+    """A rank that comes late: by how many milliseconds, the median over collectives, behind the first."""
+
+    place: RankPlace
+    behind_ms: float
+    collectives: int
+
+
+class FlightReport(Frozen):
+    """Findings from all dumps; ``unreadable`` are files that are not dumps, with the reason."""
+
+    ranks: tuple[int, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    stragglers: tuple[Straggler, ...] = ()
+    unreadable: tuple[str, ...] = ()
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Return the report as lines of text."""
+        lines = [f"dumps of {counted(len(self.ranks), 'rank')}: {', '.join(map(str, self.ranks)) or 'none'}"]
+        lines += [each.message for each in self.findings]
+        lines += [
+            f"{each.place} comes {each.behind_ms:.1f} ms after the first, over {each.collectives} collectives"
+            for each in self.stragglers
+        ]
+        lines += [f"can't be read: {each}" for each in self.unreadable]
+        if not self.findings:
+            recorded = "Nothing is wrong in what was recorded."
+            lines.append(recorded if self.ranks else "Nothing was recorded, so there are no findings.")
+        return tuple(lines)
 
 
 def analyse(
@@ -51,7 +146,7 @@ def analyse(
 def _of_group(
     group: str, ranks: set[int], calls: Mapping[int, Mapping[int, Entry]], places: Mapping[int, RankPlace]
 ) -> list[Finding]:
-    """The first collective of a group at which its ranks part: what comes after follows from it."""
+    """Return the first collective of a group at which its ranks diverge: later differences follow from it."""
     numbers = sorted({number for each in calls.values() for number in each})
     # Ring buffers begin at different calls: only what every one can still hold is compared.
     oldest = max((min(each) for each in calls.values() if each), default=0)
@@ -155,7 +250,7 @@ def _stuck(group: str, number: int, there: Mapping[int, Entry], places: Mapping[
 
 
 def _stragglers(dumps: Sequence[Dump], places: Mapping[int, RankPlace]) -> tuple[Straggler, ...]:
-    """Ranks that come to most collectives long after the first; clocks of nodes are taken as equal."""
+    """Return ranks that reach most collectives late, taking the clocks of nodes as equal."""
     times: dict[tuple[str, int], dict[int, int]] = {}
     for dump in dumps:
         for each in dump.entries:

@@ -1,18 +1,50 @@
-"""Dumps of a folder: each rank's file, pickle or JSON, as a `Dump`; nothing of torch is needed."""
+"""Dumps of PyTorch's flight recorder: each rank's file, pickle or JSON, as a `Dump`, without torch.
+
+A pickle is read without running anything in it, in bounded time and memory (`plain_value`). Python's own
+unpickler is not used: a few bytes make it reserve gigabytes for its memo, and a few hundred build a value
+that is billions long when it is written out. A dump needs numbers, texts, lists, tuples and dictionaries
+alone.
+"""
 
 import json
 import math
+import pickletools
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from ...telemetry.files import read_regular
-from .model import Dump, Entry
-from .unpickler import MOST_BYTES, plain_value
+from .analyse import Dump, Entry
 
+MOST_BYTES = 64 << 20
+#: A dump of 20 000 calls with their stacks has three million.
+_MOST_OPCODES = 5_000_000
+_MOST_WAITING = 500_000
+#: Values that the whole holds, counted again where they are repeated by reference; eight characters are one.
+_MOST_VALUES = 10_000_000
+_LARGEST = 1 << 63
+_CONSTANTS: dict[str, Callable[[], Any]] = {
+    "NONE": lambda: None,
+    "NEWTRUE": lambda: True,
+    "NEWFALSE": lambda: False,
+    "EMPTY_LIST": list,
+    "EMPTY_DICT": dict,
+    "EMPTY_TUPLE": tuple,
+}
+_SCALARS = frozenset(
+    (
+        "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "UNICODE",
+        "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "STRING", "BINSTRING", "SHORT_BINSTRING", "BINBYTES",
+        "SHORT_BINBYTES", "BINBYTES8",
+    )
+)  # fmt: skip
+_PUT = frozenset(("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"))
+_GET = frozenset(("GET", "BINGET", "LONG_BINGET"))
+_IDLE = frozenset(("PROTO", "FRAME", "STOP"))
+_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 _RANK = re.compile(r"(\d+)(?:\.json|\.pickle|\.pkl)?$")
 _MOST_ENTRIES = 200_000
 _MOST_FILES = 100_000
@@ -20,12 +52,11 @@ _MOST_JSON_VALUES = 5_000_000
 _LONGEST_NAME = 200
 #: A hundred thousand ranks, as torch writes them.
 _LONGEST_RANKS = 800_000
-_LARGEST = 1 << 63
 _FRAMES_OF_TORCH = ("torch/", "/torch")
 
 
 def read_dumps(folder: Path, *, limit_s: float = math.inf) -> tuple[tuple[Dump, ...], tuple[str, ...]]:
-    """Read every dump of a folder; the rank is the number at the end of a file's name.
+    """Read every dump of a directory; the rank is the number at the end of a file's name.
 
     Parameters
     ----------
@@ -57,7 +88,7 @@ def read_dumps(folder: Path, *, limit_s: float = math.inf) -> tuple[tuple[Dump, 
 
 
 def read_dump(content: bytes, rank: int) -> Dump:
-    """One dump.
+    """Return one rank's dump.
 
     Raises
     ------
@@ -68,6 +99,138 @@ def read_dump(content: bytes, rank: int) -> Dump:
         return _dump(_json(content) if content[:1] == b"{" else plain_value(content), rank)
     except (TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise ValueError(f"its values are not those of a flight recorder ({type(error).__name__})") from error
+
+
+def plain_value(content: bytes) -> Any:
+    """Return the value of a pickle of numbers, texts, lists, tuples and dictionaries.
+
+    Raises
+    ------
+    ValueError
+        It holds anything else, is too large, or is not a pickle.
+    """
+    if len(content) > MOST_BYTES:
+        raise ValueError(f"it is larger than {MOST_BYTES >> 20} MiB")
+    try:
+        return _Machine().run(content)
+    except ValueError:
+        raise
+    except Exception as error:
+        raise ValueError(f"it is not a pickle of plain values ({type(error).__name__})") from error
+
+
+class _Cell:
+    """A value on the stack, how many values it holds, and whether it is in another one and so complete."""
+
+    __slots__ = ("held", "inside", "value")
+
+    def __init__(self, value: Any, held: int = 1) -> None:
+        self.value = value
+        self.held = held
+        self.inside = False
+
+    def take(self, parts: list["_Cell"]) -> None:
+        """Count values that are put into this one."""
+        if self.inside:
+            # What it was counted as before would be wrong; only a value that holds itself needs it.
+            raise ValueError("it changes a value after its use")
+        for part in parts:
+            part.inside = True
+            self.held += part.held
+        if self.held > _MOST_VALUES:
+            raise ValueError(f"it holds more than {_MOST_VALUES} values")
+
+
+class _Machine:
+    """The stack and the memo that a pickle's opcodes work on."""
+
+    def __init__(self) -> None:
+        self._stack: list[_Cell] = []
+        self._marks: list[int] = []
+        self._memo: dict[int, _Cell] = {}
+
+    def run(self, content: bytes) -> Any:
+        """Return what is on top at the end."""
+        for count, (opcode, argument, _) in enumerate(pickletools.genops(content)):
+            if count > _MOST_OPCODES or len(self._stack) + len(self._marks) > _MOST_WAITING:
+                raise ValueError("it is longer than a dump can be")
+            self._do(opcode.name, argument)
+        return self._stack[-1].value
+
+    def _do(self, name: str, argument: Any) -> None:
+        if name in _SCALARS:
+            self._stack.append(_scalar(argument))
+        elif name in _CONSTANTS:
+            self._stack.append(_Cell(_CONSTANTS[name]()))
+        elif name in _GET:
+            self._stack.append(self._memo[argument])
+        elif name in _PUT:
+            self._memo[len(self._memo) if argument is None else argument] = self._stack[-1]
+        elif name == "MARK":
+            self._marks.append(len(self._stack))
+        elif name in _TUPLES:
+            self._gather(tuple, self._pop(_TUPLES[name]))
+        elif name not in _IDLE:
+            self._collect(name)
+
+    def _collect(self, name: str) -> None:
+        """Do what puts values into others."""
+        if name in {"TUPLE", "LIST"}:
+            self._gather(tuple if name == "TUPLE" else list, self._above_mark())
+        elif name in {"APPEND", "APPENDS"}:
+            self._extend(self._pop(1) if name == "APPEND" else self._above_mark())
+        elif name in {"SETITEM", "SETITEMS"}:
+            self._update(self._pop(2) if name == "SETITEM" else self._above_mark())
+        elif name == "DICT":
+            items = self._above_mark()
+            self._stack.append(_Cell({}))
+            self._update(items)
+        else:
+            raise ValueError(f"it holds {name}, which is not a plain value")
+
+    def _pop(self, count: int) -> list[_Cell]:
+        if count > len(self._stack):
+            raise IndexError(count)
+        found = self._stack[-count:]
+        del self._stack[-count:]
+        return found
+
+    def _above_mark(self) -> list[_Cell]:
+        place = self._marks.pop()
+        found = self._stack[place:]
+        del self._stack[place:]
+        return found
+
+    def _gather(self, kind: type[list[Any]] | type[tuple[Any, ...]], parts: list[_Cell]) -> None:
+        cell = _Cell(kind(part.value for part in parts))
+        cell.take(parts)
+        self._stack.append(cell)
+
+    def _extend(self, parts: list[_Cell]) -> None:
+        target = self._stack[-1]
+        target.take(parts)
+        if not isinstance(target.value, list):
+            raise TypeError(type(target.value))
+        target.value.extend(part.value for part in parts)
+
+    def _update(self, parts: list[_Cell]) -> None:
+        target = self._stack[-1]
+        target.take(parts)
+        if not isinstance(target.value, dict) or len(parts) % 2:
+            raise TypeError(type(target.value))
+        for key, value in zip(parts[::2], parts[1::2], strict=True):
+            # Others can be chosen so that all of them collide.
+            if not isinstance(key.value, str | int):
+                raise TypeError(type(key.value))
+            target.value[key.value] = value.value
+
+
+def _scalar(value: Any) -> _Cell:
+    if isinstance(value, str | bytes):
+        return _Cell(value, 1 + len(value) // 8)
+    if isinstance(value, int) and not -_LARGEST <= value < _LARGEST:
+        raise ValueError("it holds a number of more than 64 bits")
+    return _Cell(value)
 
 
 def _json(content: bytes) -> Any:
@@ -100,7 +263,7 @@ def _entry(raw: Mapping[str, Any]) -> Entry:
         group=uid[:_LONGEST_NAME],
         sequence=_number(number) or 0,
         operation=str(raw.get("profiling_name", ""))[:200],
-        # Backends other than NCCL say only that they are done with it.
+        # Backends other than NCCL record only that a call has completed.
         state="completed" if raw.get("retired") else str(raw.get("state", ""))[:40],
         p2p=p2p,
         inputs=json.dumps(raw.get("input_sizes") or [], default=str)[:500],
@@ -114,7 +277,7 @@ def _entry(raw: Mapping[str, Any]) -> Entry:
 
 
 def _where(frames: Any) -> str:
-    """The user's own line: the innermost frame that is not torch's."""
+    """Return the user's own line: the innermost frame that is not torch's."""
     for frame in frames if isinstance(frames, list | tuple) else ():
         if isinstance(frame, Mapping):
             file = str(frame.get("filename", ""))
@@ -124,7 +287,7 @@ def _where(frames: Any) -> str:
 
 
 def _ranks(value: Any) -> tuple[int, ...]:
-    """Ranks of a group, which torch writes as the text of a list."""
+    """Return ranks of a group, which torch writes as the text of a list."""
     if isinstance(value, str):
         return tuple(int(each) for each in re.findall(r"\d{1,9}", value[:_LONGEST_RANKS]))
     return tuple(each for each in value if isinstance(each, int)) if isinstance(value, list | tuple) else ()

@@ -1,1 +1,1 @@
-"""A launch as a folder, and the process that supervises it."""
+"""Launches as directories, and the process that supervises one."""

@@ -10,13 +10,13 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from gipfel_cluster.forking import allow_forks
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.steps.setting import setting_of_host
+from gipfel_cluster.process.fork import allow_forks
+from gipfel_cluster.steps.container import setting_of_host
 from gipfel_cluster.steps.spec import StepSetting
+from gipfel_cluster.workloads.directory import hold_supervisor_lock
 
-from .lifeline import supervising
-from .state import read_state, write_state
+from ..record.state import read_state, write_state
 from .supervisor import Supervisor
 
 
@@ -24,10 +24,10 @@ def main(arguments: list[str]) -> int:
     """Supervise a launch to its end."""
     folder = Path(arguments[0])
     try:
-        with supervising(folder):
+        with hold_supervisor_lock(folder):
             return _supervise(folder, inherited=arguments[1:] == ["-"])
     except GipfelError as error:
-        # Whoever supervises it says what becomes of it.
+        # The process that supervises it writes its end.
         sys.stderr.write(f"gipfel: {error}\n")
         return 1
 

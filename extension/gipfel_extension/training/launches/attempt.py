@@ -9,8 +9,8 @@ from pathlib import Path
 from gipfel_cluster.runs import write_atomically
 from gipfel_cluster.steps import IMAGE_PYTHON, StepHandle, StepSetting, StepSpec, start_step
 
-from ..launchers import Attempt, launcher_of
-from .plan import LaunchPlan
+from ..record.spec import LaunchPlan
+from .launchers import Attempt, launcher_of
 
 PROGRAM_FILE, PROBE_FILE, ATTEMPT_FILE = "program.py", "probe.py", "attempt.json"
 # A launch without the node has begun by then; one that only stumbles costs everybody a start.
@@ -25,7 +25,7 @@ class RunningAttempt:
     Parameters
     ----------
     more
-        What the ranks' program is told beyond the attempt itself.
+        Content of ``attempt.json`` beyond the attempt itself.
     rejoins
         How many times nodes may come back that have left.
     """
@@ -71,7 +71,7 @@ class RunningAttempt:
             self._start("all", self._attempt.nodes)
 
     def poll(self) -> int | None:
-        """The exit status once all is over; meanwhile, nodes that left are asked back."""
+        """Return the exit status once every step has ended; until then, restart steps of nodes that left."""
         if not self._plan.spec.elastic:
             return self._steps["all"].poll()
         host = self._attempt.nodes[0]
@@ -85,10 +85,10 @@ class RunningAttempt:
             return status
         for node, step in self._steps.items():
             if node != host and step.poll() is not None:
-                self._ask_back(node, step)
+                self._restart_node(node, step)
         return None
 
-    def _ask_back(self, node: str, step: StepHandle) -> None:
+    def _restart_node(self, node: str, step: StepHandle) -> None:
         if step.poll() == 0 or self._rejoins <= self.rejoined:
             return
         now = time.monotonic()
@@ -98,7 +98,7 @@ class RunningAttempt:
         elif now - self._left[node] > _REJOIN_S:
             del self._left[node]
             self.rejoined += 1
-            self.notes.append(f"{node} is asked back")
+            self.notes.append(f"{node} is started again")
             self._start(node, (node,))
 
     def stop(self) -> None:
@@ -110,12 +110,12 @@ class RunningAttempt:
 
     @property
     def step_ids(self) -> tuple[str, ...]:
-        """Slurm's numbers of the steps that run."""
+        """Return Slurm's numbers of the running steps."""
         return tuple(each for each in (step.step_id for step in self._steps.values()) if each)
 
     @property
     def problem(self) -> str:
-        """Why a step could not even start; empty where it did."""
+        """Return why a step could not start; empty if it did."""
         return next((step.state.problem for step in self._steps.values() if step.state.problem), "")
 
     def _start(self, name: str, nodes: tuple[str, ...]) -> None:

@@ -1,136 +1,133 @@
-"""What the ranks say, merged: each line with its rank and about when it was written."""
+"""Logs of a launch's ranks: ``rank-<r>.log``, the times at which they grew, and the lines about errors.
+
+Programs write no times into their lines, so `LogTimes` notes in ``times.jsonl`` how far each log has grown.
+"""
 
 import json
-from bisect import bisect_left
+import os
+import re
+import time
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
-from pydantic import Field
+from gipfel_cluster.workloads import logs
+from gipfel_cluster.workloads.logs import MOST_BYTES, Cursor, LogFiles, LogLine, LogPage
 
-from gipfel_cluster.model import Frozen
+from ...telemetry.files import open_log
 
-from ...telemetry.files import open_regular, read_tail
-from .log_times import TIMES
+__all__ = [
+    "Cursor",
+    "ErrorLines",
+    "LogLine",
+    "LogPage",
+    "LogTimes",
+    "last_lines",
+    "launch_logs",
+    "read_logs",
+    "tail_cursor",
+]
 
-_MOST_BYTES = 1 << 20
-_LONGEST = 8 << 10
-#: A day of a launch of a hundred ranks that all write.
-_MOST_TIMES_BYTES = 64 << 20
-
-
-class LogLine(NamedTuple):
-    """A line of one rank; ``time_ns`` is when it was first seen there, None where nobody noted it."""
-
-    rank: int
-    text: str
-    time_ns: int | None = None
-
-
-class Cursor(Frozen):
-    """How far each rank's log has been read, in bytes."""
-
-    offsets: dict[int, int] = Field(default={})
-
-
-class LogPage(NamedTuple):
-    """Lines in the order of time, and from where to read on."""
-
-    lines: tuple[LogLine, ...]
-    cursor: Cursor
-    more: bool = False
+TIMES = "times.jsonl"
+_EVERY_S = 1.0
+_MOST_RANKS = 256
+#: Rank, text, milliseconds since 1970 or None, whether it is about an error.
+LogRow = tuple[int, str, int | None, bool]
+_TRACEBACK = "Traceback (most recent call last)"
+_ERROR = re.compile(
+    r"\b[A-Za-z_.]*(?:Error|Exception|Interrupt)\b|\b(?:error|fatal|failed|failure|killed|segfault|abort(?:ed)?)\b"
+    r"|Segmentation fault|out of memory|Signal \d+",
+    re.IGNORECASE,
+)
 
 
-def read_logs(
-    folder: Path, since: Cursor | None = None, *, ranks: tuple[int, ...] = (), most_bytes: int = _MOST_BYTES
-) -> LogPage:
-    """Read whole lines that were written since a cursor.
-
-    Parameters
-    ----------
-    since
-        From a page before; None for the beginning.
-    ranks
-        Of these only; of all where none is named.
-    most_bytes
-        Of each rank: what is left comes with the next page, which ``more`` says.
-    """
-    offsets = dict(since.offsets) if since else {}
-    times = _times(folder)
-    lines: list[tuple[int, int, int, LogLine]] = []
-    more = False
-    for rank, path in sorted(_files(folder).items()):
-        if ranks and rank not in ranks:
-            continue
-        start = offsets.get(rank, 0)
-        content, left = _whole_lines(path, start, most_bytes)
-        more = more or left
-        offset = start
-        for raw in _split(content):
-            offset += len(raw)
-            seen = _seen(times.get(rank, ([], [])), offset)
-            text = _last_state(raw)[:_LONGEST].decode(errors="replace")
-            lines.append((seen or 0, rank, offset, LogLine(rank=rank, text=text, time_ns=seen)))
-        offsets[rank] = start + len(content)
-    # What nobody has noted yet is the newest.
-    newest = max((each[0] for each in lines), default=0) + 1
-    lines.sort(key=lambda each: (each[0] or newest, each[1], each[2]))
-    return LogPage(lines=tuple(each[3] for each in lines), cursor=Cursor(offsets=offsets), more=more)
-
-
-def _split(content: bytes) -> list[bytes]:
-    """Split at line feeds, which stay: a carriage return begins the same line again."""
-    lines = [each + b"\n" for each in content.split(b"\n")]
-    last = lines.pop()[:-1]
-    return [*lines, last] if last else lines
-
-
-def _last_state(raw: bytes) -> bytes:
-    """Return what a terminal would show of a line at last: of a progress bar its last update."""
-    return raw.rstrip(b"\r\n").rpartition(b"\r")[2]
-
-
-def _files(folder: Path) -> dict[int, Path]:
+def launch_logs(folder: Path) -> LogFiles:
+    """Return the logs of a launch's ranks."""
     found = {}
     for path in folder.glob("rank-*.log"):
         number = path.stem.removeprefix("rank-")
         if number.isdecimal():
             found[int(number)] = path
-    return found
+    return LogFiles(found, folder / TIMES)
 
 
-def _whole_lines(path: Path, start: int, most: int) -> tuple[bytes, bool]:
-    try:
-        with open_regular(path) as file:
-            size = file.seek(0, 2)
-            file.seek(start if start <= size else 0)
-            content = file.read(most)
-    except OSError:
-        return b"", False
-    end = content.rfind(b"\n") + 1
-    if not end and len(content) == most:
-        end = most  # A line without an end is shown in pieces.
-    return content[:end], start + end < size
+def read_logs(
+    folder: Path, since: Cursor | None = None, *, ranks: tuple[int, ...] = (), most_bytes: int = MOST_BYTES
+) -> LogPage:
+    """Read whole lines of a launch's ranks since a cursor; see `gipfel_cluster.workloads.logs.read_logs`."""
+    return logs.read_logs(launch_logs(folder), since, ranks=ranks, most_bytes=most_bytes)
 
 
-def _times(folder: Path) -> dict[int, tuple[list[int], list[int]]]:
-    """For each rank, sizes that its log had and when, both ascending."""
-    found: dict[int, tuple[list[int], list[int]]] = {}
-    try:
-        content = read_tail(folder / TIMES, _MOST_TIMES_BYTES)
-    except OSError:
-        return {}
-    for line in content.split(b"\n"):
-        try:
-            time_ns, sizes = json.loads(line)
-            for rank, size in sizes.items():
-                known = found.setdefault(int(rank), ([], []))
-                known[0].append(int(size))
-                known[1].append(int(time_ns))
-        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
-            continue
-    return found
+def last_lines(folder: Path, count: int, *, ranks: tuple[int, ...] = ()) -> tuple[list[LogLine], Cursor]:
+    """Return the last lines of a launch's ranks, ordered by time, and from where to read on."""
+    return logs.last_lines(launch_logs(folder), count, ranks=ranks)
 
 
-def _seen(known: tuple[list[int], list[int]], offset: int) -> int | None:
-    index = bisect_left(known[0], offset)
-    return known[1][index] if index < len(known[1]) else None
+def tail_cursor(folder: Path, *, ranks: tuple[int, ...] = (), most_bytes: int = MOST_BYTES) -> Cursor:
+    """Return a cursor before at most `most_bytes` of all ranks, each at the start of a line."""
+    return logs.tail_cursor(launch_logs(folder), ranks=ranks, most_bytes=most_bytes)
+
+
+class ErrorLines:
+    """Lines about errors; of a traceback all are.
+
+    Parameters
+    ----------
+    inside
+        Ranks whose next line is in the middle of a traceback.
+    """
+
+    def __init__(self, inside: Iterable[int] = ()) -> None:
+        self.inside = set(inside)
+
+    def is_error(self, line: LogLine) -> bool:
+        """Return whether a line, the next of its rank, is about an error."""
+        # torch's launcher and papermill put this before a line.
+        text = re.sub(r"^\[[^\]]{0,60}\]:", "", line.text)
+        if _TRACEBACK in text:
+            self.inside.add(line.rank)
+            return True
+        if line.rank in self.inside:
+            if text[:1] not in {" ", "\t", ""}:
+                self.inside.discard(line.rank)
+            return True
+        return bool(_ERROR.search(text))
+
+    def marked(self, lines: Iterable[LogLine]) -> list[LogRow]:
+        """Return each line's rank, text, milliseconds since 1970 or None, and if it is about an error."""
+        return [
+            (
+                line.rank,
+                line.text.encode(errors="replace").decode(),
+                None if line.time_ns is None else line.time_ns // 1_000_000,
+                self.is_error(line),
+            )
+            for line in lines
+        ]
+
+
+class LogTimes:
+    """Notes, at most once a second, how far each rank's log has grown."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._sizes: dict[str, int] = {}
+        self._looked = 0.0
+
+    def look(self) -> None:
+        """Note what has grown."""
+        now = time.monotonic()
+        if now - self._looked < _EVERY_S:
+            return
+        self._looked = now
+        grown = {}
+        with suppress(OSError):
+            for path in self._folder.glob("rank-*.log"):
+                rank = path.stem.removeprefix("rank-")
+                if rank.isdecimal() and int(rank) < _MOST_RANKS:
+                    size = path.stat().st_size
+                    if size != self._sizes.get(rank):
+                        self._sizes[rank] = grown[rank] = size
+            if grown:
+                with os.fdopen(open_log(self._folder / TIMES), "a") as file:
+                    file.write(json.dumps([time.time_ns(), grown], separators=(",", ":")) + "\n")

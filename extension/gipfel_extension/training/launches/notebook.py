@@ -2,9 +2,9 @@
 
 The notebook runs through the papermill engine in a kernel of the ranks' Python, which inherits this rank's
 variables; the other ranks run the same cells as a script. After a restart it begins with its first cell: a
-rank that left cells out would keep the others waiting, and what shall survive is in the program's
-checkpoints. Only one that is alone, and whose notebook says by cells tagged ``setup`` what every kernel
-needs, goes on at the first cell that has not finished.
+rank that left cells out would keep the others waiting, and what must survive is in the program's
+checkpoints. Only one that is alone, and whose notebook has cells tagged ``setup`` with what every kernel
+needs, resumes at the first cell that has not finished.
 """
 
 import json
@@ -17,10 +17,9 @@ from pathlib import Path
 from gipfel_cluster.model import GipfelError, one_line
 
 from ...telemetry.files import read_json
-from ..notebook_file import MOST_NOTEBOOK_BYTES
-from ..papermill.kernels import NATIVE, asked_kernel, is_native, see_kernel
+from ..papermill.notebook_file import MOST_NOTEBOOK_BYTES, NATIVE, asked_kernel, find_kernel, is_native
 from ..papermill.run import run_notebook
-from .state import MOST_BYTES
+from ..record.state import MOST_BYTES
 
 OUTPUT = "notebook.ipynb"
 #: Run by the kernel before the first cell: what the other ranks' program does around a script.
@@ -35,7 +34,7 @@ del _spec, _module, atexit, importlib
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the notebook of a launch's folder; its exit status is the engine's."""
+    """Run the notebook of a launch's directory; its exit status is the engine's."""
     folder = Path(arguments[0])
     plan = read_json(folder / "attempt.json", MOST_BYTES)
     notebook = Path(plan["target"])
@@ -56,16 +55,16 @@ def main(arguments: Sequence[str]) -> int:
                 # As the other ranks write it: what the cells print, and nothing of papermill's own.
                 stdout=sys.stdout,
                 stderr=sys.stderr,
-                resume=goes_on(notebook, folder, os.environ),
+                resume=resumes(notebook, folder, os.environ),
             )
         except GipfelError as error:
             problem = f"The notebook can't be run: {error}"
-            _tell(problem)
-            _note(folder, one_line(problem))
+            _report(problem)
+            _write_error(folder, one_line(problem))
             return 1
     if outcome.problem:
-        _tell(outcome.problem)
-        _note(folder, outcome.problem)
+        _report(outcome.problem)
+        _write_error(folder, outcome.problem)
     return outcome.exit_status
 
 
@@ -82,7 +81,7 @@ def _offered_kernel(notebook: Path, asked: str, python: str = "") -> str:
     if os.environ.get("GIPFEL_ENGINE", "host") != "host":
         problem = offer_image_kernel(os.environ)
         if problem:
-            _tell(f"{problem} The notebook runs with Gipfel's Python instead.")
+            _report(f"{problem} The notebook runs with Gipfel's Python instead.")
         return chosen_kernel(notebook, asked)
     kernel = chosen_kernel(notebook, asked)
     if python and is_native(kernel):
@@ -105,16 +104,16 @@ def chosen_kernel(notebook: Path, asked: str) -> str:
         return asked
     name = asked_kernel(notebook)
     try:
-        see_kernel(name or NATIVE)
+        find_kernel(name or NATIVE)
     except GipfelError:
         # Ranks run Python, and the notebook of another machine may name an environment of that one.
-        _tell(f"The notebook's kernel {name!r} is not installed: {NATIVE} runs it.")
+        _report(f"The notebook's kernel {name!r} is not installed: {NATIVE} runs it.")
         return NATIVE
     return name or NATIVE
 
 
-def goes_on(notebook: Path, folder: Path, environment: Mapping[str, str]) -> bool:
-    """Whether a rank that is started again leaves out the cells that it has finished."""
+def resumes(notebook: Path, folder: Path, environment: Mapping[str, str]) -> bool:
+    """Return whether a restarted rank skips the cells that it has finished."""
     again = environment.get("GIPFEL_RESUME") == "1" and (folder / OUTPUT).is_file()
     if not again or environment.get("WORLD_SIZE") != "1":
         return False
@@ -125,7 +124,7 @@ def goes_on(notebook: Path, folder: Path, environment: Mapping[str, str]) -> boo
         return False
 
 
-def _note(folder: Path, problem: str) -> None:
+def _write_error(folder: Path, problem: str) -> None:
     path = os.environ.get("GIPFEL_RANK_ERROR")
     if path:
         node = os.environ.get("GIPFEL_NODE", "")
@@ -135,7 +134,7 @@ def _note(folder: Path, problem: str) -> None:
         Path(path).write_text(json.dumps({**content, "time_ns": time.time_ns(), "traceback": ""}))
 
 
-def _tell(line: str) -> None:
+def _report(line: str) -> None:
     sys.stderr.write(f"gipfel: {one_line(line)}\n")
 
 

@@ -1,4 +1,4 @@
-"""From what a user asks to a launch's plan: every path made absolute, and found on the host."""
+"""Planning a launch: from its spec to a plan with every path absolute and found on the host."""
 
 import json
 import shlex
@@ -10,31 +10,28 @@ from pydantic import ValidationError
 
 from gipfel_cluster.engines.choice import engine_exists
 from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script
-from gipfel_cluster.job.spec import PYTHON
-from gipfel_cluster.model import GipfelError, counted
+from gipfel_cluster.model import PYTHON, GipfelError, counted
 from gipfel_cluster.runs import write_atomically
 from gipfel_cluster.scheduler import JobRequest
+from gipfel_cluster.workloads.submission import SCHEDULERS, ChosenEdf, SubmissionContext
 
-from ...redaction import shown_command_line, shown_value
 from ...telemetry.files import read_json
-from ..launchers import Attempt, launcher_of
-from ..spec import LaunchSpec
-from ..standpoint import SCHEDULERS, ChosenEdf, Standpoint
+from ...telemetry.redaction import shown_command_line, shown_value
+from ..record.spec import LaunchPlan, LaunchSpec, mounts_of
+from ..record.state import MOST_BYTES
+from .allocation import VETTING_PROTOCOL, excluded_nodes
 from .attempt import ATTEMPT_FILE
-from .interpreter import callers_python
-from .plan import LaunchPlan, mounts_of
-from .state import MOST_BYTES
-from .target import check_target
-from .vetted import PROTOCOL, excluded_nodes
+from .launchers import Attempt, launcher_of
+from .target import callers_python, check_target
 
 _LARGEST_SPEC = 64 << 10
 _MARGIN_S = 30
 
 
 def plan_launch(
-    spec: LaunchSpec, folder: Path, here: Standpoint, environment: Mapping[str, str], directory: Path
+    spec: LaunchSpec, folder: Path, here: SubmissionContext, environment: Mapping[str, str], directory: Path
 ) -> LaunchPlan:
-    """Say where everything of a launch is.
+    """Return the plan of a launch: where the host has everything that it names.
 
     Parameters
     ----------
@@ -52,7 +49,8 @@ def plan_launch(
     where = spec.where if spec.where != "auto" else ("here" if in_job else "job")
     if where == "here" and not in_job:
         raise GipfelError(
-            "This is no job whose GPUs could be used.", "Leave --where out: it becomes a job of its own."
+            "This process is not in a job whose GPUs could be used.",
+            "Leave --where out: it becomes a job of its own.",
         )
     start = _absolute(spec.directory or ".", directory)
     target = _target(spec, folder, directory)
@@ -102,25 +100,25 @@ def _target(spec: LaunchSpec, folder: Path, directory: Path) -> Path:
 
 
 def _protocol(
-    spec: LaunchSpec, folder: Path, here: Standpoint, environment: Mapping[str, str], directory: Path
+    spec: LaunchSpec, folder: Path, here: SubmissionContext, environment: Mapping[str, str], directory: Path
 ) -> str:
-    """Which vetting protocol the host shall read: what is no shipped one is copied into the folder."""
+    """Return the vetting protocol that the host reads; copy a user's own one into the directory."""
     if not spec.vetting:
         return ""
-    from ...vetting.protocol_search import find_protocol  # noqa: PLC0415 - slow, and most launches need none
+    from ...vetting.protocol_files import find_protocol  # noqa: PLC0415 - slow, and most launches need none
 
     source = find_protocol(spec.vetting, directory=directory, environment=environment).source
     if "/" not in source:
         return source
     try:
-        shutil.copyfile(source, folder / PROTOCOL)
+        shutil.copyfile(source, folder / VETTING_PROTOCOL)
     except OSError as error:
         raise GipfelError(f"The protocol {source} can't be kept: {error.strerror}.") from error
-    return f"{here.on_host(folder)}/{PROTOCOL}"
+    return f"{here.on_host(folder)}/{VETTING_PROTOCOL}"
 
 
 def cell_notebook(spec: LaunchSpec) -> dict[str, object]:
-    """A notebook of one cell, and of one before it that takes the parameters."""
+    """Return a notebook of one cell, and of one before it that takes the parameters."""
     cells: list[tuple[str, list[str], str]] = [("launched", [], spec.code)]
     if spec.parameters:
         names = "".join(f"{name} = None\n" for name in spec.parameters)
@@ -143,7 +141,7 @@ def cell_notebook(spec: LaunchSpec) -> dict[str, object]:
     }
 
 
-def _by_srun(where: str, spec: LaunchSpec, here: Standpoint, environment: Mapping[str, str]) -> bool:
+def _by_srun(where: str, spec: LaunchSpec, here: SubmissionContext, environment: Mapping[str, str]) -> bool:
     if where == "job":
         return _scheduler(spec, here) == "slurm"
     return here.default("scheduler") == "slurm" if here.inside else bool(environment.get("SLURM_JOB_ID"))
@@ -169,7 +167,7 @@ def shown_command(
     ----------
     commands, names
         The launcher's argv on each node, and the nodes; by default those of a launch that has not begun,
-        where NODE0 and PORT stand for what is found when it starts.
+        with NODE0 and PORT for what is found when it starts.
     """
     spec, launcher = plan.spec, launcher_of(plan.spec.launcher)
     begun, names = bool(names), names or tuple(f"NODE{index}" for index in range(spec.nodes))
@@ -180,7 +178,7 @@ def shown_command(
         ranks_per_node=spec.gpus_per_node,
         nodes_min=spec.nodes_min or spec.nodes,
         restarts=spec.restarts,
-        gather_s=spec.gather_s,
+        join_timeout_s=spec.join_timeout_s,
     )
     what = {"module": ["-m", plan.target], "script": [plan.target]}.get(spec.kind, ["papermill", plan.target])
     given = [f"{name}={json.dumps(value)}" for name, value in spec.parameters.items()]
@@ -209,14 +207,14 @@ def shown_command(
     return "\n".join(lines) + "\n"
 
 
-def _scheduler(spec: LaunchSpec, here: Standpoint) -> str:
+def _scheduler(spec: LaunchSpec, here: SubmissionContext) -> str:
     name = spec.scheduler or here.default("scheduler")
     if name not in SCHEDULERS:
         raise GipfelError(f"There is no scheduler {name!r}.", f"Choose one of {', '.join(SCHEDULERS)}.")
     return name
 
 
-def _engine(spec: LaunchSpec, here: Standpoint) -> str:
+def _engine(spec: LaunchSpec, here: SubmissionContext) -> str:
     name = spec.engine or here.default("engine")
     if name and not engine_exists(name):
         raise GipfelError(f"There is no engine {name!r}.", "Leave --engine out.")
@@ -224,7 +222,7 @@ def _engine(spec: LaunchSpec, here: Standpoint) -> str:
 
 
 def _request(
-    plan: LaunchPlan, edf: ChosenEdf | None, here: Standpoint, environment: Mapping[str, str]
+    plan: LaunchPlan, edf: ChosenEdf | None, here: SubmissionContext, environment: Mapping[str, str]
 ) -> JobRequest:
     spec = plan.spec
     runtime = here.runtime(spec.runtime, plan.scheduler)
@@ -291,6 +289,6 @@ def _made(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise GipfelError(
-            f"The checkpoint folder {folder} can't be made: {error.strerror}.",
+            f"The checkpoint directory {folder} can't be made: {error.strerror}.",
             "Give one that you can write to.",
         ) from error

@@ -1,20 +1,34 @@
-"""How far a launch is, by what its program logs with ``gipfel_widgets.log``."""
+"""Progress of a launch and its training curve, read from the end of ``metrics.jsonl``.
 
+Programs log with ``gipfel_widgets.log``. Several launches may log into one run, so only lines of the launch's
+own ranks count (`metric_lines`).
+"""
+
+import json
+import math
 from pathlib import Path
 
 from pydantic import Field
 
 from gipfel_cluster.model import Frozen
 
-from .metric_lines import metric_lines
-from .state import LaunchState
+from ...telemetry.files import read_tail
+from ..record.state import LaunchState
 
+#: Rank, time since 1970 in ns, finite numbers by name.
+MetricLine = tuple[int, int, dict[str, float]]
 _TAIL_BYTES = 64 << 10
 _TOTALS = ("total_steps", "max_steps", "steps")
+_CURVE_TAIL_BYTES = 256 << 10
+_MOST = 120
+_LOSSES = ("loss", "train_loss", "train/loss")
+_RATES = ("tokens_per_s", "samples_per_s", "images_per_s")
+#: The pace is that of so many of the last lines.
+_LATELY = 20
 
 
 class Progress(Frozen):
-    """The last metrics of rank 0, or of the lowest rank that says any."""
+    """The last metrics of rank 0, or of the lowest rank that logs any."""
 
     values: dict[str, float] = Field(default={})
     step: float | None = None
@@ -23,7 +37,7 @@ class Progress(Frozen):
 
     @property
     def fraction(self) -> float | None:
-        """How much is done, from 0 to 1."""
+        """Return the finished share, from 0 to 1."""
         if self.step is None or not self.total:
             return None
         return max(0.0, min(1.0, self.step / self.total))
@@ -38,6 +52,60 @@ def read_progress(folder: Path, state: LaunchState) -> Progress:
     return Progress()
 
 
+class TrainingCurve(Frozen):
+    """Recent metrics of a rank: losses with their steps, steps per second, its own rate with its name."""
+
+    losses: tuple[tuple[float, float], ...] = Field(default=())
+    steps_per_s: float | None = None
+    rate: float | None = None
+    rate_name: str = ""
+
+
+def read_training_curve(folder: Path, state: LaunchState) -> TrainingCurve:
+    """Read the end of the launch's own metrics, else of its run's, of the lowest rank that logs."""
+    for path in (folder / "metrics.jsonl", Path(state.run, "metrics.jsonl") if state.run else None):
+        ranks: dict[int, list[tuple[int, dict[str, float]]]] = {}
+        lines = metric_lines(path, folder, state, most_bytes=_CURVE_TAIL_BYTES) if path is not None else []
+        for rank, time_ns, values in lines:
+            ranks.setdefault(rank, []).append((time_ns, values))
+        if ranks:
+            return _training_curve(ranks[min(ranks)])
+    return TrainingCurve()
+
+
+def metric_lines(path: Path, folder: Path, state: LaunchState, *, most_bytes: int) -> list[MetricLine]:
+    """Return what a launch's ranks logged while it ran, in the file's order; empty if it can't be read.
+
+    Lines without the name of a launch, such as those that an older ``gipfel_widgets`` writes, count where
+    there are no others.
+    """
+    mine: list[MetricLine] = []
+    nameless: list[MetricLine] = []
+    name = f"{folder.parents[1].name}/{folder.name}"
+    for line in _tail(path, most_bytes):
+        try:
+            said = json.loads(line)
+            rank, time_ns = int(said.get("rank") or 0), int(said["time_ns"])
+            numbers = {
+                str(key): float(each)
+                for key, each in said["values"].items()
+                if isinstance(each, int | float) and math.isfinite(each)
+            }
+            launch = said.get("launch")
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+            continue
+        if (state.started_ns or 0) <= time_ns <= (state.ended_ns or time_ns) and launch in (None, name):
+            (nameless if launch is None else mine).append((rank, time_ns, numbers))
+    return mine or nameless
+
+
+def _tail(path: Path, most_bytes: int) -> list[bytes]:
+    try:
+        return read_tail(path, most_bytes).splitlines()
+    except OSError:
+        return []
+
+
 def _last(path: Path, folder: Path, state: LaunchState) -> Progress | None:
     best: tuple[int, int] | None = None
     values: dict[str, float] = {}
@@ -49,3 +117,24 @@ def _last(path: Path, folder: Path, state: LaunchState) -> Progress | None:
         return None
     total = next((values[name] for name in _TOTALS if name in values), None)
     return Progress(values=values, step=values.get("step"), total=total, time_ns=best[1])
+
+
+def _training_curve(said: list[tuple[int, dict[str, float]]]) -> TrainingCurve:
+    steps = [(time_ns, values["step"]) for time_ns, values in said if "step" in values]
+    losses = []
+    for number, (_, values) in enumerate(said):
+        name = next((each for each in _LOSSES if each in values), None)
+        if name is not None:
+            losses.append((values.get("step", float(number)), values[name]))
+    lately = steps[-_LATELY:]
+    pace = None
+    if len(lately) > 1 and lately[-1][0] > lately[0][0] and lately[-1][1] > lately[0][1]:
+        pace = (lately[-1][1] - lately[0][1]) / ((lately[-1][0] - lately[0][0]) / 1e9)
+        # The difference of two numbers may be larger than any.
+        pace = pace if math.isfinite(pace) else None
+    found = [(name, values[name]) for _, values in said for name in _RATES if name in values]
+    rate = found[-1] if found else ("", None)
+    every = max(1, -(-len(losses) // _MOST))
+    return TrainingCurve(
+        losses=tuple(losses[::-every][::-1]), steps_per_s=pace, rate=rate[1], rate_name=rate[0]
+    )

@@ -1,4 +1,4 @@
-"""Where the ranks of a launch find each other: decided once, on the host, from the list of nodes."""
+"""Rendezvous of a launch's ranks: address and port, decided once, on the host, from the list of nodes."""
 
 import asyncio
 import random
@@ -32,7 +32,7 @@ _PROBE = (
 
 
 def addresses_of(nodes: Sequence[str], environment: Mapping[str, str], *, slurm: bool) -> tuple[str, ...]:
-    """Where the nodes reach each other; the loopback address only where there is one node.
+    """Return the addresses at which the nodes reach each other; loopback only for a single node.
 
     Raises
     ------
@@ -54,7 +54,7 @@ async def _addresses(nodes: Sequence[str], environment: Mapping[str, str], *, sl
 
 
 def _resolved(name: str, node: str) -> str:
-    """A numeric address, since a container may know no names; IPv4 first, which every library speaks."""
+    """Return a numeric address, since a container may resolve no names; IPv4 first, for every library."""
     try:
         answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError as error:
@@ -73,7 +73,7 @@ def _resolved(name: str, node: str) -> str:
 
 
 def free_port(node: str, setting: StepSetting, folder: Path, environment: Mapping[str, str]) -> int:
-    """A port that nobody listens on, on the node that hosts the store.
+    """Return a free port of the node that hosts the store.
 
     Raises
     ------
@@ -101,7 +101,7 @@ def free_port(node: str, setting: StepSetting, folder: Path, environment: Mappin
         word, _, number = line.partition(" ")
         if word == "port" and number.isdecimal():
             return int(number)
-    raise GipfelError(f"No free port was found on {node}.", "Look into the launch's folder: port/.")
+    raise GipfelError(f"No free port was found on {node}.", "See port/ in the launch's directory.")
 
 
 def _said(log: Path) -> list[str]:

@@ -1,42 +1,53 @@
-"""The process that keeps a launch: it starts the ranks, also again, and says what becomes of them."""
+"""Supervisor of a launch: starts and restarts its ranks, writes its state, and requeues its job in time."""
 
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 
 from gipfel_cluster.model import GipfelError
-from gipfel_cluster.scheduler.processes import Process
+from gipfel_cluster.process.tree import Process
 from gipfel_cluster.steps import StepSetting
-from gipfel_cluster.steps.here import last_line
+from gipfel_cluster.steps.tasks import last_line
 
-from ..launchers import Attempt, check_attempt, launcher_of
+from ..record.spec import LaunchPlan
+from ..record.state import (
+    STOP,
+    LaunchState,
+    RankNote,
+    first_failure,
+    first_failures,
+    newest_restart,
+    read_notes,
+    read_state,
+    write_state,
+)
+from .allocation import allocating, choose_gpus, granted_gpus, held_gpus, vetted_nodes
 from .attempt import RunningAttempt
-from .claims import choose, granted_gpus, held, one_at_a_time
-from .clock import EndOfTime, requeue
-from .log_times import LogTimes
-from .plan import LaunchPlan
-from .ranks import RankNote, newest_restart, read_notes
+from .launchers import Attempt, check_attempt, launcher_of
+from .logs import LogTimes
 from .rendezvous import addresses_of, free_port
-from .state import STOP, LaunchState, first_failure, first_failures, read_state, write_state
-from .vetted import vetted_nodes
 
+_COMMAND_S = 30.0
+_ASK_S = 60.0
 _LOOK_S = 0.5
 _BEAT_S = 10.0
 #: Beside the ranks' own time to write a checkpoint, what Slurm and this process need.
 _MARGIN_S = 15.0
 _SILENT = ("Unable to contact slurm controller", "Socket timed out", "Communication connection failure")
 _SILENT_TRIES, _SILENT_S = 24, 5.0
-#: Characters of why there was a restart, and how many of the last restarts say it.
+#: Longest reason of a restart in characters, and number of the last restarts whose reasons are kept.
 _LONGEST, _MOST_REASONS = 300, 20
 STOPPED, TIMEOUT = 143, 124
 
 
 class Supervisor:
-    """Keeps one launch from its first rank to its end.
+    """Supervisor of one launch, from its first rank to its end.
 
     Parameters
     ----------
@@ -62,7 +73,7 @@ class Supervisor:
         self._asked = 0
         self._warned = ""
         self._hinted = False
-        self._clock = EndOfTime(environment, setting.slurm_job)
+        self._clock = TimeLimit(environment, setting.slurm_job)
         self._times = LogTimes(folder)
         self._before = 0
         self._reasons: dict[int, str] = {}
@@ -87,22 +98,22 @@ class Supervisor:
         )
 
     def run(self) -> int:
-        """Keep the launch to its end and return its exit status."""
+        """Supervise the launch to its end and return its exit status."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
-            signal.signal(number, self._hear)
+            signal.signal(number, self._on_signal)
         status, outcome, reason = 1, "failed", ""
         try:
-            status, outcome, reason = self._keep()
+            status, outcome, reason = self._supervise()
         except GipfelError as error:
             reason = str(error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the launch has an end that says so
+        except Exception as error:  # noqa: BLE001 - whatever it is, the launch ends with it as its reason
             where = getattr(error, "filename", None) or self._folder
-            reason = f"The launch can't go on: {type(error).__name__}: {error} ({where})."
+            reason = f"The launch can't continue: {type(error).__name__}: {error} ({where})."
         if outcome == "requeued":
             return 0
         failure = first_failure(self._folder, self._state.attempt) if outcome == "failed" else None
         if failure:
-            # The others were ended because of it, and how says nothing.
+            # The others were ended because of it; their statuses mean nothing.
             own = read_notes(self._folder).get(failure.rank, RankNote(rank=failure.rank)).status
             status = status if not own else own if own > 0 else 128 - own
         self._write(
@@ -111,7 +122,7 @@ class Supervisor:
                     "phase": "ended",
                     "outcome": outcome,
                     "exit_status": status,
-                    "reason": reason or (str(failure) if failure else self._last_words(outcome)),
+                    "reason": reason or (str(failure) if failure else self._last_log_line(outcome)),
                     "failure": failure,
                     "ended_ns": time.time_ns(),
                     "gpus": {},
@@ -120,27 +131,27 @@ class Supervisor:
         )
         return status
 
-    def _last_words(self, outcome: str) -> str:
-        """What a node said last, where the ranks did not even begin or left nothing."""
+    def _last_log_line(self, outcome: str) -> str:
+        """Return the last line of a node's log, for ranks that did not start or left no error."""
         if outcome != "failed":
             return ""
-        return last_line(self._folder / "steps" / "node-0.log") or "The ranks ended without a word."
+        return last_line(self._folder / "steps" / "node-0.log") or "The ranks ended without a message."
 
-    def _hear(self, number: int, _frame: object) -> None:
+    def _on_signal(self, number: int, _frame: object) -> None:
         if number == signal.SIGUSR1:
             self._hinted = True
         else:
             self._asked = number
 
-    def _keep(self) -> tuple[int, str, str]:
+    def _supervise(self) -> tuple[int, str, str]:
         spec = self._plan.spec
         nodes = self._nodes()
-        with one_at_a_time(self._folder):
-            gpus = choose(
+        with allocating(self._folder):
+            gpus = choose_gpus(
                 nodes,
                 spec.gpus_per_node,
                 granted_gpus(self._environment),
-                held(self._folder, self._state.job_id),
+                held_gpus(self._folder, self._state.job_id),
             )
             self._change(nodes=nodes, gpus=gpus, ranks=len(nodes) * spec.gpus_per_node)
         silent = 0
@@ -151,7 +162,7 @@ class Supervisor:
             if self._stop_asked():
                 break
             if self._warned:
-                return self._leave(status)
+                return self._requeue_or_end(status)
             if self._asked:
                 return 128 + self._asked, "stopped", "Its job was ended."
             if status == 0:
@@ -159,7 +170,7 @@ class Supervisor:
             problem = running.problem
             if problem and any(word in problem for word in _SILENT) and silent < _SILENT_TRIES:
                 silent += 1
-                self._change(reason="Slurm does not answer; the ranks are started when it does.")
+                self._change(reason="Slurm does not answer; the ranks start when it does.")
                 time.sleep(_SILENT_S)
             elif problem:
                 return status or 1, "failed", problem
@@ -180,7 +191,7 @@ class Supervisor:
             self._plan,
             self._setting,
             self._environment,
-            self._ends_while_vetting,
+            self._stop_vetting,
         )
         self._change(phase="running", reason="")
         least = spec.nodes_min or spec.nodes
@@ -191,8 +202,8 @@ class Supervisor:
             )
         return nodes[: spec.nodes]
 
-    def _ends_while_vetting(self) -> bool:
-        """Whether vetting shall end, which says as well that this process lives."""
+    def _stop_vetting(self) -> bool:
+        """Return whether vetting must end; refresh the state, which shows that this process lives."""
         if time.time_ns() - self._state.updated_ns > _BEAT_S * 1e9:
             self._change()
         return bool(self._asked or self._stop_asked())
@@ -210,7 +221,7 @@ class Supervisor:
             restarts=max(0, spec.restarts - self._before),
             run_id=f"{setting.slurm_job or 'here'}-{self._state.number}-{self._state.attempt}",
             gpu_bound=bool(gpus) and any(Path(each).exists() for each in ("/dev/nvidiactl", "/dev/kfd")),
-            gather_s=spec.gather_s,
+            join_timeout_s=spec.join_timeout_s,
         )
         check_attempt(attempt)
         running = RunningAttempt(
@@ -231,7 +242,7 @@ class Supervisor:
         return running
 
     def _notebook(self) -> list[str] | None:
-        """What rank 0 of a notebook runs: papermill by the runtime's Python, whose kernel is the image's."""
+        """Return the argv of a notebook's rank 0: papermill in the runtime's Python."""
         if self._plan.spec.kind not in {"notebook", "cell"}:
             return None
         contained = bool(self._setting.edf)
@@ -240,7 +251,7 @@ class Supervisor:
         return [python, "-I", "-m", "gipfel_extension.training.launches.notebook", self._plan.folder]
 
     def _follow(self, running: RunningAttempt) -> int:
-        """Wait for the end of an attempt, or bring it about."""
+        """Wait for the end of an attempt, or end it."""
         deadline, beat = None, 0.0
         while (status := running.poll()) is None:
             now = time.monotonic()
@@ -250,7 +261,7 @@ class Supervisor:
                 self._note_restarts(self._restarts(running), *running.notes[-1:])
             self._times.look()
             left = self._clock.left_s()
-            # Slurm's own warning comes up to a minute early: it counts where nobody knows the time.
+            # Slurm's own warning comes up to a minute early: it counts if the time is unknown.
             near = self._hinted if left is None else left < self._plan.spec.grace_s + _MARGIN_S
             if near and not self._warned:
                 self._warned = "its time is nearly over"
@@ -272,22 +283,24 @@ class Supervisor:
         return self._before + counted
 
     def _note_restarts(self, count: int, other: str = "") -> None:
-        """Write down how many restarts there were, and why: which rank failed first, else `other`."""
+        """Write the number of restarts and their reasons: the rank that failed first, else `other`."""
         for start, failure in first_failures(self._folder, self._state.attempt).items():
             number = self._before + start + 1
             if number <= count:
                 self._reasons[number] = f"restart {number}: {str(failure)[:_LONGEST]}"
         if count and count not in self._reasons:
             why = (
-                other or last_line(self._folder / "steps" / "node-0.log") or "the ranks ended without a word"
+                other
+                or last_line(self._folder / "steps" / "node-0.log")
+                or "the ranks ended without a message"
             )
             self._reasons[count] = f"restart {count}: {why[:_LONGEST]}"
         kept = tuple(text for _, text in sorted(self._reasons.items())[-_MOST_REASONS:])
         if (count, kept) != (self._state.restarts, self._state.restarted):
             self._change(restarts=count, restarted=kept)
 
-    def _leave(self, status: int) -> tuple[int, str, str]:
-        """Go on in the queue after a warning, or end."""
+    def _requeue_or_end(self, status: int) -> tuple[int, str, str]:
+        """Requeue the job after a warning, or end."""
         spec = self._plan.spec
         if spec.on_preempt == "end":
             return status or TIMEOUT, "timeout", f"It was ended: {self._warned}."
@@ -298,7 +311,7 @@ class Supervisor:
                 return 0, "requeued", ""
             self._change(phase="running")
             return TIMEOUT, "timeout", f"Slurm did not requeue it: {self._warned}."
-        return TIMEOUT, "timeout", f"{self._warned}; `gipfel launch again {self._state.number}` goes on."
+        return TIMEOUT, "timeout", f"{self._warned}; `gipfel rerun {self._state.number}` continues."
 
     def _stop_asked(self) -> bool:
         return (self._folder / STOP).exists()
@@ -311,3 +324,57 @@ class Supervisor:
         with contextlib.suppress(OSError):
             return write_state(self._folder, state)
         return state
+
+
+class TimeLimit:
+    """Time limit of the job; queried every minute, since it can be extended."""
+
+    def __init__(self, environment: Mapping[str, str], slurm_job: str) -> None:
+        self._environment = dict(environment)
+        self._job = slurm_job
+        self._asked = -_ASK_S
+        given = environment.get("SLURM_JOB_END_TIME") or environment.get("GIPFEL_JOB_END_TIME") or ""
+        self._end = float(given) if given.isdecimal() else None
+
+    def left_s(self) -> float | None:
+        """Return the seconds until the end; None if there is no limit or it is unknown."""
+        if self._job and time.monotonic() - self._asked >= _ASK_S:
+            self._asked = time.monotonic()
+            self._end = self._ask() or self._end
+        return None if self._end is None else self._end - time.time()
+
+    def _ask(self) -> float | None:
+        said = _said(("squeue", "--noheader", f"--jobs={self._job}", "--format=%e"), self._environment)
+        try:
+            return datetime.fromisoformat((said or "").strip()).timestamp()
+        except ValueError:
+            return None
+
+
+def requeue(job: str, environment: Mapping[str, str]) -> bool:
+    """Requeue the job, which ends this process too; return whether Slurm accepted it.
+
+    Slurm may end ``scontrol`` together with the job, before it has its answer.
+    """
+    done = _run(("scontrol", "requeue", job), environment)
+    return done is not None and done.returncode <= 0
+
+
+def _said(argv: tuple[str, ...], environment: Mapping[str, str]) -> str | None:
+    done = _run(argv, environment)
+    return done.stdout if done is not None and done.returncode == 0 else None
+
+
+def _run(argv: tuple[str, ...], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str] | None:
+    try:
+        return subprocess.run(
+            argv,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_COMMAND_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None

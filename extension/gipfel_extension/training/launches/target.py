@@ -1,17 +1,24 @@
-"""Checks of the script or notebook of a launch, before anything is started."""
+"""Checks of a launch's script or notebook before it starts, and the Python of ranks without a container."""
 
+import importlib.util
 import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from gipfel_cluster.model import GipfelError
 
 from ...telemetry.files import open_regular
-from ..notebook_file import check_format, language_of, read_content
-from ..spec import LaunchSpec
+from ..papermill.notebook_file import check_format, language_of, read_content
+from ..record.spec import LaunchSpec
 
 # Commands that people are used to type before a script.
 _STARTERS = re.compile(r"python[0-9.]*|torchrun|accelerate|srun")
 _LINE_BYTES = 256
+_LIMIT_S = 20.0
+_ASK = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
 
 
 def check_target(spec: LaunchSpec, target: Path, *, seen: bool) -> None:
@@ -48,6 +55,24 @@ def check_target(spec: LaunchSpec, target: Path, *, seen: bool) -> None:
         _check_notebook(target)
 
 
+def callers_python(environment: Mapping[str, str]) -> str:
+    """Return the interpreter that the caller means; empty for Gipfel's own.
+
+    It is that of an activated virtual environment, in a notebook the kernel's, else the first ``python3`` of
+    PATH. Where only Gipfel's own has torch, it is that one: nothing was activated then.
+    """
+    virtual = environment.get("VIRTUAL_ENV", "")
+    for name in ("python3", "python"):
+        if virtual and Path(virtual, "bin", name).is_file():
+            return str(Path(virtual).absolute() / "bin" / name)
+    found = shutil.which("python3", path=environment.get("PATH"))
+    if found is None or "ipykernel" in sys.modules or Path(found).samefile(sys.executable):
+        return ""
+    if importlib.util.find_spec("torch") and not _has_torch(found, environment):
+        return ""
+    return str(Path(found).absolute())
+
+
 def _check_script(path: Path) -> None:
     try:
         with open_regular(path, follow=True) as file:
@@ -71,3 +96,20 @@ def _check_notebook(path: Path) -> None:
         raise GipfelError(
             f"The notebook {path} is written in {language}; ranks run Python.", "Name a notebook in Python."
         )
+
+
+def _has_torch(python: str, environment: Mapping[str, str]) -> bool:
+    try:
+        done = subprocess.run(
+            [python, "-c", _ASK],
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            timeout=_LIMIT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0

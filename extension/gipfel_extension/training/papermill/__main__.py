@@ -1,7 +1,7 @@
 """``python -m gipfel_extension.training.papermill NOTEBOOK OUTPUT``: what a batch notebook's job runs.
 
 The parameters are in the run's record, since everybody on the node can read an argv. In a job array OUTPUT is
-a template, and the task's number says which point of the grid is run. A job that Slurm has requeued goes on
+a template, and the task's number says which point of the grid is run. A job that Slurm has requeued resumes
 where it stopped.
 """
 
@@ -19,15 +19,14 @@ from gipfel_cluster.model import Frozen, GipfelError, one_line
 from gipfel_cluster.runs import RunFolder
 
 from ...telemetry.files import read_json
-from ..notebook_file import MOST_NOTEBOOK_BYTES
 from .grid import Grid
-from .kernels import kernel_of
+from .notebook_file import MOST_NOTEBOOK_BYTES, kernel_of
 from .run import run_notebook
-from .yaml_text import from_yaml
+from .values import from_yaml
 
 
 class Task(Frozen):
-    """What one job or one task of an array runs."""
+    """Run of one job, or of one task of an array."""
 
     parameters: dict[str, Any]
     output: Path
@@ -37,14 +36,14 @@ class Task(Frozen):
 def main(arguments: Sequence[str]) -> int:
     """Run a notebook; 0 where it completed, 1 a cell failed, 138 its kernel died, 128 + n after signal n."""
     given = _parser().parse_args(arguments)
-    # Nobody who looks at the job's log wants ANSI codes or papermill's own paths twice.
+    # Without ANSI codes and papermill's own paths in the job's log.
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
         task = task_of(given.output, given.resume, os.environ)
         _close_log(task.output)
         problem = _offer_kernel(given.kernel or kernel_of(given.notebook))
         if problem:
-            _tell(f"{problem} The notebook runs with Gipfel's Python instead.")
+            _report(f"{problem} The notebook runs with Gipfel's Python instead.")
         outcome = run_notebook(
             given.notebook,
             task.output,
@@ -56,18 +55,18 @@ def main(arguments: Sequence[str]) -> int:
             log_output=True,
         )
     except GipfelError as error:
-        _tell(f"The notebook can't be run: {error}")
+        _report(f"The notebook can't be run: {error}")
         return 1
     except OSError as error:
-        _tell(f"The notebook can't be run: {error.strerror or error} ({error.filename or task.output})")
+        _report(f"The notebook can't be run: {error.strerror or error} ({error.filename or task.output})")
         return 1
     if outcome.problem:
-        _tell(f"The notebook {'was ' if outcome.signal else ''}{_word(outcome.state)}: {outcome.problem}")
+        _report(f"The notebook {'was ' if outcome.signal else ''}{_word(outcome.state)}: {outcome.problem}")
     return outcome.exit_status
 
 
 def task_of(output: Path, resume: bool, environment: Mapping[str, str]) -> Task:  # noqa: FBT001 - a flag as typed
-    """What this process runs: its point of the grid, and whether it goes on after a requeue.
+    """Return what this process runs: its point of the grid, resuming after a requeue.
 
     Raises
     ------
@@ -94,7 +93,7 @@ def task_of(output: Path, resume: bool, environment: Mapping[str, str]) -> Task:
 
 
 def _close_log(output: Path) -> None:
-    """Let whoever may read the output read the log, which says the same, and nobody else."""
+    """Give the log the permissions of the output, which has the same content."""
     try:
         mode = output.stat().st_mode & 0o666
     except OSError:
@@ -109,7 +108,9 @@ def _task_number(environment: Mapping[str, str]) -> int:
     for name in ("SLURM_ARRAY_TASK_ID", "GIPFEL_ARRAY_TASK_ID"):
         if environment.get(name, "").isdecimal():
             return int(environment[name])
-    raise GipfelError("This is no task of an array, and the notebook has a grid.", "Submit it anew.")
+    raise GipfelError(
+        "This process is not a task of an array, but the notebook has a grid.", "Submit it again."
+    )
 
 
 def _run_of(output: Path) -> str:
@@ -130,7 +131,7 @@ def _word(state: str) -> str:
     return {"failed": "failed", "died": "broke off", "interrupted": "interrupted"}.get(state, state)
 
 
-def _tell(line: str) -> None:
+def _report(line: str) -> None:
     sys.stderr.write(f"gipfel: {one_line(line)}\n")
 
 

@@ -1,4 +1,4 @@
-"""Runs the cells, and keeps what there is when a kernel dies, a time is up or somebody interrupts."""
+"""Client that runs the cells, and keeps all output when a kernel dies, times out or is interrupted."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ from gipfel_cluster.model import one_line
 from gipfel_cluster.runtime.kernel_launch import without_ports
 
 from .manager import Manager
-from .progress import first_line
+from .progress import first_code_line
 
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP"))
 # Schedulers give ten seconds and more between the signal and the end of everything.
@@ -26,7 +26,7 @@ _SPREAD_S = 1.0
 
 
 class Interrupted(BaseException):
-    """The run was interrupted by a signal; everything until then is kept."""
+    """Interruption of a run by a signal; everything until then is kept."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -76,7 +76,9 @@ class Client(PapermillNotebookClient):  # type: ignore[misc]
                 raise
             except CellTimeoutError as error:
                 text = one_line(str(error))[:200]
-                manager.problem = f"cell {manager.number_of(index)} took too long: {first_line(cell.source)}"
+                manager.problem = (
+                    f"cell {manager.number_of(index)} took too long: {first_code_line(cell.source)}"
+                )
                 manager.cell_broke(cell, index, "failed", _error("CellTimeoutError", text))
                 raise
             except Interrupted:
@@ -112,7 +114,7 @@ class Client(PapermillNotebookClient):  # type: ignore[misc]
             self._loop = None
 
     def execute_cell(self, cell: Any, index: int) -> Any:
-        """`async_execute_cell` for callers without a loop."""
+        """Run `async_execute_cell` for callers without a loop."""
         from jupyter_core.utils import run_sync  # noqa: PLC0415
 
         return run_sync(self.async_execute_cell)(cell, index)
@@ -136,13 +138,13 @@ class Client(PapermillNotebookClient):  # type: ignore[misc]
     def _heard(self, number: int, _frame: FrameType | None) -> None:
         again, self._signal = self._signal, number
         if self._loop is None or (again and number == signal.SIGINT):
-            # Between two cells, or somebody is impatient.
+            # Between two cells, or after a second Ctrl-C.
             raise Interrupted(number)
         if not again:
             self._loop.call_soon_threadsafe(self._interrupt)
 
     def _interrupt(self) -> None:
-        """Let the cell end by a KeyboardInterrupt of its own, which says where it was; else break it off."""
+        """Let the cell end by a KeyboardInterrupt of its own, which shows where it was; else cancel it."""
         loop = asyncio.get_running_loop()
         self._asked = loop.create_task(self._interrupt_kernel())
         loop.call_later(_LAST_WORDS_S, self._break_off)
@@ -176,7 +178,7 @@ class Client(PapermillNotebookClient):  # type: ignore[misc]
         manager = self.nb_man
         how = _how_it_ended(self.km)
         manager.problem = (
-            f"the kernel died{how} in cell {manager.number_of(index)}: {first_line(cell.source)}"
+            f"the kernel died{how} in cell {manager.number_of(index)}: {first_code_line(cell.source)}"
         )
         text = f"The kernel died{how}; what it had printed is kept."
         manager.cell_broke(cell, index, "died", _error(type(error).__name__, text))
@@ -187,7 +189,7 @@ def _error(name: str, text: str) -> dict[str, Any]:
 
 
 def _how_it_ended(manager: Any) -> str:
-    """How a local kernel's process ended, as far as its provisioner knows."""
+    """Return how a local kernel's process ended, as far as its provisioner knows."""
     process = getattr(getattr(manager, "provisioner", None), "process", None)
     status = getattr(process, "returncode", None)
     if not isinstance(status, int):

@@ -1,6 +1,7 @@
-"""The engine: ``papermill --engine gipfel``."""
+"""The papermill engine ``gipfel``: ``papermill --engine gipfel``."""
 
 import contextlib
+import json
 import os
 import sys
 import tempfile
@@ -19,23 +20,82 @@ from traitlets.config import Config
 
 from gipfel_cluster.model import GipfelError, one_line
 
-from .about_run import about_run
-from .claim import claimed
+from ...telemetry.files import read_json
 from .client import Client, Interrupted, PrivateKernels
-from .kernels import see_kernel
 from .manager import Manager
-from .output import local_path, writer
+from .notebook_file import find_kernel
+from .output import claim_output, local_path, writer
 from .parameters import check_names, check_types, known_parameters
 from .progress import Progress
 from .resume import ResumePlan, plan_resume
 
+_MOST_BYTES = 256 << 10
+_MOST_READ_BYTES = 64 << 20
+_RECORD = (
+    "kind", "cluster", "job_id", "started", "node", "nodes", "edf_digest", "image", "engine", "runtime",
+    "options", "versions", "notes",
+)  # fmt: skip
 NAME = "gipfel"
 #: Set to ``1`` it resumes what the output holds, which papermill's command line has no option for.
 RESUME_VARIABLE = "GIPFEL_RESUME"
 
 
+def about_run(folder: Path) -> dict[str, Any]:
+    """Collect what is known of a run; what is missing, unreadable or too long for a notebook is left out.
+
+    Parameters
+    ----------
+    folder
+        The run folder. Where it holds no ``score.json``, the score is that of its telemetry until now.
+    """
+    record = _read(folder / "record.json")
+    edf = record.get("edf")
+    found: dict[str, Any] = {"run": folder.name}
+    if record:
+        found["record"] = {name: record[name] for name in _RECORD if record.get(name) is not None}
+        if isinstance(edf, dict):
+            found["record"]["edf"] = edf.get("name")
+    if vetting := _read(folder / "vetting.json"):
+        found["vetting"] = _short(vetting)
+    if score := _read(folder / "score.json") or _score(folder):
+        found["saturation"] = _short(score)
+    return found
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = read_json(path, _MOST_READ_BYTES)
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _short(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the document, without its lists and tables if it is too long."""
+    if len(json.dumps(document)) <= _MOST_BYTES:
+        return document
+    plain = {name: value for name, value in document.items() if not isinstance(value, list | dict)}
+    return {**plain, "shortened": True}
+
+
+def _score(folder: Path) -> dict[str, Any]:
+    """Return the score of what was recorded so far; empty without samples of a GPU."""
+    if not (folder / "telemetry").is_dir():
+        return {}
+    try:
+        from ...saturation import advise, document_of, score_table  # noqa: PLC0415 - half a second
+        from ...telemetry.imports import open_recording  # noqa: PLC0415
+
+        found = open_recording(folder)
+        job = score_table(found.table, ranks=found.ranks)
+        document: dict[str, Any] = json.loads(json.dumps(document_of(job, advise(found.table, job))))
+    except Exception:  # noqa: BLE001 - a notebook that ran must not fail for its score
+        return {}
+    return document
+
+
 class RefusedError(GipfelError, click.ClickException):
-    """A notebook that is not run; papermill's command says so in one line."""
+    """A notebook that is not run; papermill's command prints it as one line."""
 
 
 class GipfelEngine(NBClientEngine):  # type: ignore[misc]
@@ -69,10 +129,10 @@ class GipfelEngine(NBClientEngine):  # type: ignore[misc]
         with contextlib.ExitStack() as stack:
             with _refusing(output_path):
                 _check_parameters(nb, kernel_name, strict=strict)
-                see_kernel(kernel_name)
+                find_kernel(kernel_name)
                 local = local_path(output_path)
                 if local is not None:
-                    stack.enter_context(claimed(local))
+                    stack.enter_context(claim_output(local))
                 if resume is None:
                     resume = os.environ.get(RESUME_VARIABLE, "") not in {"", "0"}
                 plan, earlier = _plan(nb, output_path, kernel_name) if resume else (ResumePlan(), None)
@@ -131,7 +191,7 @@ class GipfelEngine(NBClientEngine):  # type: ignore[misc]
             log=logger,
         )
         with tempfile.TemporaryDirectory(prefix="gipfel-k-") as folder:
-            # By default they would be in the kernel's folder, where two runs at a time would meet.
+            # By default they would be in the kernel's directory, where two runs at a time would meet.
             private = Config({"KernelManager": {"transport": "ipc", "ip": f"{folder}/k"}})
             Client(nb_man, config=private, kernel_manager_class=PrivateKernels, **chosen).execute()
 
@@ -163,7 +223,7 @@ def _check_parameters(notebook: Any, kernel: str, *, strict: bool) -> None:
 
 
 def _plan(notebook: Any, output: str | None, kernel: str) -> tuple[ResumePlan, Any]:
-    """Read the output before papermill clears it, and say what of it stays."""
+    """Read the output before papermill clears it, and return which cells of it stay."""
     if output is None:
         return ResumePlan(notes=("there is no output that is saved after each cell: every cell runs",)), None
     try:
@@ -174,10 +234,10 @@ def _plan(notebook: Any, output: str | None, kernel: str) -> tuple[ResumePlan, A
     except GipfelError:
         raise
     except Exception as error:
-        # Whatever a file that somebody has edited holds in the wrong place.
+        # An edited file may hold anything in the wrong place.
         why = one_line(f"{type(error).__name__}: {error}")[:160]
         raise GipfelError(
-            f"The output {output} can't be resumed: {why}.", "Begin anew without resuming."
+            f"The output {output} can't be resumed: {why}.", "Run it without resuming."
         ) from error
 
 

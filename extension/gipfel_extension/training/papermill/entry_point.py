@@ -1,4 +1,4 @@
-"""What papermill finds as its engine ``gipfel`` when it is imported: nothing is imported before it is used.
+"""Entry point of papermill's engine ``gipfel``: nothing is imported before it is used.
 
 The engine itself needs papermill, which loads its entry points while it is only half imported.
 """
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class EntryPoint:
-    """Hands papermill's calls on to `engine.GipfelEngine`."""
+    """Forwards papermill's calls to `engine.GipfelEngine`."""
 
     @classmethod
     def execute_notebook(cls, *arguments: Any, **options: Any) -> Any:
@@ -16,12 +16,12 @@ class EntryPoint:
 
     @classmethod
     def nb_kernel_name(cls, *arguments: Any, **options: Any) -> Any:
-        """The name of a notebook's kernel."""
+        """Return the name of a notebook's kernel."""
         return _engine().nb_kernel_name(*arguments, **options)
 
     @classmethod
     def nb_language(cls, *arguments: Any, **options: Any) -> Any:
-        """The language of a notebook."""
+        """Return the language of a notebook."""
         return _engine().nb_language(*arguments, **options)
 
 

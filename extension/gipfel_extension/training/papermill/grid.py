@@ -13,9 +13,8 @@ from pydantic import Field
 
 from gipfel_cluster.model import Frozen, GipfelError
 
-from .annotations import wants_text
 from .parameters import Parameter, guess
-from .yaml_text import check_size, from_yaml, to_yaml
+from .values import check_size, from_yaml, to_yaml, wants_text
 
 MOST_POINTS = 10_000
 
@@ -32,7 +31,7 @@ class Axis(Frozen):
 
 
 class Grid(Frozen):
-    """Every combination of its axes' values; the last axis changes fastest. Without axes it has one point."""
+    """All combinations of its axes' values; the last axis changes fastest. Without axes it has one point."""
 
     axes: tuple[Axis, ...] = ()
 
@@ -43,7 +42,7 @@ class Grid(Frozen):
         return count
 
     def point(self, number: int) -> dict[str, str]:
-        """The values, as YAML texts, of a point by its number from 0."""
+        """Return the values, as YAML texts, of a point by its number from 0."""
         values = {}
         for axis in reversed(self.axes):
             number, place = divmod(number, len(axis.values))
@@ -51,15 +50,15 @@ class Grid(Frozen):
         return {axis.name: values[axis.name] for axis in self.axes}
 
     def output(self, template: Path, number: int) -> Path:
-        """Where the point's executed notebook goes.
+        """Return the path of the point's executed notebook.
 
-        ``{name}`` in the template's name stands for the point's value; without any, ``-name=value`` is put
+        ``{name}`` in the template's name is replaced by the point's value; without any, ``-name=value`` comes
         before the ending. Where that would not be one name for each point, the point's number is.
         """
         return template.with_name(self.names(template.name)[number])
 
     def names(self, template: str) -> tuple[str, ...]:
-        """The names of all outputs, in the order of the points."""
+        """Return the names of all outputs, in the order of the points."""
         if not self.axes:
             return (template,)
         axes = [[(axis.name, _short(text)) for text in axis.values] for axis in self.axes]
@@ -70,7 +69,7 @@ class Grid(Frozen):
         return tuple(f"{stem}-{number}.{ending}" for number in range(len(self)))
 
     def log_name(self, template: str) -> str:
-        """The name of the tasks' logs, where ``%a`` is for the point's number."""
+        """Return the name of the tasks' logs, where ``%a`` is for the point's number."""
         if not self.axes:
             return f"{template}.log"
         stem, ending = _plain(template, [axis.name for axis in self.axes]).rsplit(".", 1)
@@ -88,7 +87,9 @@ def read_axis(text: str, known: Sequence[Parameter] | None) -> Axis:
     name, equals, given = text.partition("=")
     name = name.strip()
     if not equals or not name or not given.strip():
-        raise GipfelError(f"{text!r} is no axis of a grid.", "Write --grid lr=1e-3,1e-4 or --grid seed=0..3.")
+        raise GipfelError(
+            f"{text!r} is not a valid axis of a grid.", "Write --grid lr=1e-3,1e-4 or --grid seed=0..3."
+        )
     types = {each.name: each.type for each in known or ()}
     values = _values(name, given.strip(), as_text=wants_text(types.get(name, "")))
     if len(set(values)) < len(values):
@@ -97,7 +98,7 @@ def read_axis(text: str, known: Sequence[Parameter] | None) -> Axis:
 
 
 def grid_of(axes: Sequence[Axis], fixed: Mapping[str, Any]) -> Grid:
-    """The grid of some axes.
+    """Return the grid of some axes.
 
     Raises
     ------
@@ -122,7 +123,9 @@ def _values(name: str, given: str, *, as_text: bool) -> tuple[str, ...]:
         try:
             found = list(from_yaml(given))
         except Exception as error:
-            raise GipfelError(f"The values of {name} are no YAML list.", "Write them as [a, b].") from error
+            raise GipfelError(
+                f"The values of {name} are not a YAML list.", "Write them as [a, b]."
+            ) from error
     elif match := _RANGE.fullmatch(given):
         first, last, step = int(match[1]), int(match[2]), int(match[3] or 1)
         count = abs(last - first) // step + 1 if step else 0

@@ -1,4 +1,4 @@
-"""What papermill notes of a run, cell by cell, and when it is saved."""
+"""Execution manager for papermill: what it notes of a run, cell by cell, and when it is saved."""
 
 import contextlib
 import sys
@@ -14,10 +14,9 @@ from papermill.exceptions import PapermillExecutionError
 
 from gipfel_cluster.model import one_line
 
-from .document import Document
-from .progress import Progress, State, first_line, write_progress
+from .output import Document, Saver
+from .progress import Progress, State, first_code_line, write_progress
 from .resume import ResumePlan
-from .saver import Saver
 
 _OFTEN_S = 0.2
 
@@ -89,7 +88,7 @@ class Manager(NotebookExecutionManager):  # type: ignore[misc]
         nbformat.writes(self.nb)  # type: ignore[no-untyped-call]
         self._document = Document(self.nb)
         if self._write is not None:
-            self._saver = Saver(_tell)
+            self._saver = Saver(_report)
         version = self._put(urgent=True)
         if self._saver is not None:
             self._saver.wait(version)
@@ -140,7 +139,7 @@ class Manager(NotebookExecutionManager):  # type: ignore[misc]
         self._changed(cell_index)
 
     def cell_touched(self, index: int) -> None:
-        """Say that the outputs of a cell that may have ended have changed."""
+        """Mark the outputs of a cell that may have ended as changed."""
         self._changed(index)
 
     def notebook_complete(self, **options: Any) -> None:
@@ -179,7 +178,7 @@ class Manager(NotebookExecutionManager):  # type: ignore[misc]
             self._saver.wait(version)
 
     def broke(self, error: Exception) -> None:
-        """Note that the run has ended by an error that is no cell's own."""
+        """Note that the run has ended by an error outside of its cells."""
         if self.state == "running":
             self.state = "failed"
             self.problem = one_line(f"{type(error).__name__}: {error}")[:240]
@@ -196,7 +195,7 @@ class Manager(NotebookExecutionManager):  # type: ignore[misc]
         if self._document is not None:
             self._last = self.progress()
             if self._broken_off and self.failed is not None:
-                _mark(self.nb)
+                _mark_error_cell(self.nb)
             self._document = Document(self.nb)
             self._put(urgent=True)
         saver, self._saver = self._saver, None
@@ -204,11 +203,11 @@ class Manager(NotebookExecutionManager):  # type: ignore[misc]
             saver.close()
 
     def number_of(self, index: int | None) -> int | None:
-        """The number of a cell among the code cells, from 1."""
+        """Return the number of a cell among the code cells, from 1."""
         return None if index is None else self._numbers.get(index)
 
     def progress(self) -> Progress:
-        """How far the run is."""
+        """Return the progress of the run."""
         if self._last is not None:
             return self._last
         index = self._current if self.failed is None else self.failed
@@ -220,7 +219,7 @@ class Manager(NotebookExecutionManager):  # type: ignore[misc]
             done=len(self._done & set(self._numbers)),
             kept=len(self.plan.kept),
             current=number,
-            line=first_line(self.nb.cells[index].source) if number and index is not None else "",
+            line=first_code_line(self.nb.cells[index].source) if number and index is not None else "",
             current_started=self._current_started if number else "",
             started=started,
             updated=_now(),
@@ -232,7 +231,7 @@ class Manager(NotebookExecutionManager):  # type: ignore[misc]
         return all(cell.metadata.papermill.get("status") == self.COMPLETED for cell in self.nb.cells)
 
     def _unfinish(self) -> None:
-        """Take back that cells are finished which never began: papermill says so of a run that broke off."""
+        """Mark cells that never began as pending: papermill marks them completed when a run breaks off."""
         for cell in self.nb.cells:
             about = cell.metadata.papermill
             if about.get("status") == self.COMPLETED and about.get("start_time") is None:
@@ -257,7 +256,7 @@ class Manager(NotebookExecutionManager):  # type: ignore[misc]
             if write is not None:
                 write(text())
             if local is not None:
-                # After the notebook: what it says is done can be read there.
+                # After the notebook: every cell that it counts can be read there.
                 write_progress(local, progress)
 
         return self._saver.put(state, urgent=urgent)
@@ -269,7 +268,7 @@ class Manager(NotebookExecutionManager):  # type: ignore[misc]
 
 
 def _allowed_error(notebook: Any) -> tuple[int, Any] | None:
-    """The first cell with an error that is no orderly end, and that error."""
+    """Return the first cell with an error that is not a regular exit, and that error."""
     for index, cell in enumerate(notebook.cells):
         for output in cell.get("outputs", ()):
             orderly = output.get("ename") == "SystemExit" and output.get("evalue") in {"", "0"}
@@ -278,7 +277,7 @@ def _allowed_error(notebook: Any) -> tuple[int, Any] | None:
     return None
 
 
-def _mark(notebook: Any) -> None:
+def _mark_error_cell(notebook: Any) -> None:
     """Put papermill's mark before the cell where the run broke off, as it does before one that failed."""
     from papermill.execute import raise_for_execution_errors  # noqa: PLC0415 - it imports the engines
 
@@ -286,7 +285,7 @@ def _mark(notebook: Any) -> None:
         raise_for_execution_errors(notebook, None)
 
 
-def _tell(problem: str) -> None:
+def _report(problem: str) -> None:
     sys.stderr.write(f"gipfel: {problem}\n")
 
 

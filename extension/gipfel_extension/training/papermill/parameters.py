@@ -1,4 +1,4 @@
-"""The parameters of a notebook: which it takes, of which type, and what a user typed for them."""
+"""Parameters of a notebook: names, types, and values that a user typed for them."""
 
 import difflib
 import keyword
@@ -9,8 +9,7 @@ from typing import Any
 
 from gipfel_cluster.model import Frozen, GipfelError, one_line
 
-from .annotations import is_of_type, wants_text
-from .yaml_text import read_file, read_mapping
+from .values import is_of_type, read_file, read_mapping, wants_text
 
 _TAG = "parameters"
 _SHORTEST = 3
@@ -32,7 +31,7 @@ class Parameter(Frozen):
 def known_parameters(
     notebook: Any, *, kernel: str | None = None, language: str | None = None
 ) -> tuple[Parameter, ...] | None:
-    """The parameters of a notebook's cell tagged ``parameters``; None where nobody can read its language.
+    """Return the parameters of a notebook's ``parameters`` cell; None if its language can't be inspected.
 
     Source: papermill's inspection of that cell.
     """
@@ -68,12 +67,12 @@ def known_parameters(
 
 
 def _inspected(source: str) -> str:
-    """A cell as papermill's patterns can be given it: they try each blank of a row with each after it."""
+    """Return a cell with its runs of blanks shortened: papermill's patterns are quadratic in them."""
     return _BLANKS.sub(" ", source[:_LONGEST_SOURCE])
 
 
 def has_parameters_cell(notebook: Any) -> bool:
-    """Whether a cell is tagged ``parameters``."""
+    """Return whether a cell is tagged ``parameters``."""
     return any(_is_tagged(cell) for cell in notebook.cells)
 
 
@@ -144,7 +143,7 @@ def is_misspelt(name: str, known: str) -> bool:
 
 
 def check_types(known: Sequence[Parameter] | None, values: Mapping[str, Any], *, what: str) -> None:
-    """See that the values of annotated parameters are of their types.
+    """Check that the values of annotated parameters are of their types.
 
     Raises
     ------
@@ -162,10 +161,10 @@ def check_types(known: Sequence[Parameter] | None, values: Mapping[str, Any], *,
                 else f"Give a value of type {one_line(types[name])}."
             )
             short = one_line(repr(value))[:60]
-            raise GipfelError(f"{what} wants {name!r} as {types[name]}, {short} is no such value.", fix)
+            raise GipfelError(f"{what} wants {name!r} as {types[name]}, {short} is not a valid value.", fix)
 
 
-class Given(Frozen):
+class ParameterArgs(Frozen):
     """Parameters as they were typed, weakest first, as papermill takes them.
 
     ``files`` and ``texts`` are YAML, ``typed`` what papermill guesses the type of, ``raw`` text as it is.
@@ -177,7 +176,7 @@ class Given(Frozen):
     raw: tuple[tuple[str, str], ...] = ()
 
 
-def values_of(given: Given, known: Sequence[Parameter] | None) -> dict[str, Any]:
+def values_of(given: ParameterArgs, known: Sequence[Parameter] | None) -> dict[str, Any]:
     """Turn what was typed into values: files, then YAML, then ``-p``, then ``-r``, each over the ones before.
 
     ``-p`` of a parameter that is annotated as text stays text, even where it looks like a number.
@@ -185,7 +184,7 @@ def values_of(given: Given, known: Sequence[Parameter] | None) -> dict[str, Any]
     Raises
     ------
     GipfelError
-        A file can't be read, or a text is no YAML mapping.
+        A file can't be read, or a text is not a YAML mapping.
     """
     types = {each.name: each.type for each in known or ()}
     values: dict[str, Any] = {}
@@ -200,7 +199,7 @@ def values_of(given: Given, known: Sequence[Parameter] | None) -> dict[str, Any]
 
 
 def guess(text: str) -> Any:
-    """The value that papermill's ``-p`` takes a text for: True, False, None, a number, else the text."""
+    """Return the value of a text as papermill's ``-p`` reads it: True, False, None, a number, else text."""
     words = {"True": True, "False": False, "None": None}
     if text in words:
         return words[text]

@@ -1,4 +1,4 @@
-"""How far a notebook's run is, as a small file beside its output that anybody may read at any time."""
+"""Progress and outcome of a notebook's run: a small file beside its output that may be read at any time."""
 
 import json
 import os
@@ -12,13 +12,14 @@ from gipfel_cluster.model import Frozen, one_line
 from ...telemetry.files import read_regular
 
 State = Literal["running", "completed", "failed", "died", "interrupted"]
-
 _LONGEST_LINE = 80
 _MOST_BYTES = 1 << 20
+#: Exit statuses of the command that runs a notebook; 138 is papermill's own for a dead kernel.
+STATUS: dict[State, int] = {"completed": 0, "failed": 1, "died": 138, "interrupted": 130}
 
 
 class Progress(Frozen):
-    """How far a run is; times are UTC in ISO 8601, durations seconds.
+    """Progress of a run; times are UTC in ISO 8601, durations seconds.
 
     ``cells`` counts the notebook's code cells and ``done`` those that are finished, ``kept`` of them in an
     earlier run. ``current`` is the number of the cell that runs or failed among the code cells, from 1, None
@@ -41,8 +42,28 @@ class Progress(Frozen):
         return f"{self.done} of {self.cells} cells"
 
 
+class Outcome(Frozen):
+    """Outcome of a notebook's run: ``problem`` is empty if it completed, else one line.
+
+    ``cell`` is the number of the cell where it ended among the code cells, from 1. ``signal`` is the number
+    of the signal that interrupted it, else 0.
+    """
+
+    state: State
+    output: Path
+    progress: Progress
+    problem: str = ""
+    cell: int | None = None
+    signal: int = 0
+
+    @property
+    def exit_status(self) -> int:
+        """Return the exit status of a command that only runs the notebook; 128 + n after signal n."""
+        return 128 + self.signal if self.signal else STATUS[self.state]
+
+
 def progress_file(output: Path) -> Path:
-    """Where the progress of an executed notebook is: beside it, hidden from file browsers."""
+    """Return the path of a notebook's progress: beside the output, hidden from file browsers."""
     return output.with_name(f".{output.name}.progress")
 
 
@@ -59,14 +80,14 @@ def write_progress(output: Path, progress: Progress) -> None:
 
 
 def read_progress(output: Path) -> Progress | None:
-    """The progress of a notebook's run; None where there is none that can be read."""
+    """Return the progress of a notebook's run; None where there is none that can be read."""
     try:
         return Progress.model_validate_json(read_regular(progress_file(output), _MOST_BYTES))
     except (OSError, ValidationError):
         return None
 
 
-def first_line(source: str) -> str:
-    """The first line of a cell that says something, at most 80 characters."""
+def first_code_line(source: str) -> str:
+    """Return the first non-blank line of a cell, at most 80 characters."""
     lines = (one_line(line) for line in source.splitlines())
     return next((line for line in lines if line), "")[:_LONGEST_LINE]

@@ -1,13 +1,13 @@
-"""Where a notebook that stopped goes on; pure.
+"""Rules for resuming a notebook that stopped; pure.
 
 The rules, in the order in which they are looked at:
 
 1. Only what Gipfel's engine wrote is resumed; papermill marks a cell that its kernel died in as finished.
 2. The parameters must be equal; otherwise nothing is run.
-3. The run goes on at the first code cell that has not finished, or whose code, or the code of one before it,
+3. The run resumes at the first code cell that has not finished, or whose code, or the code of one before it,
    has changed since. Another kernel means the first cell.
 4. Cells before that point are kept with their outputs and not run again, but for those tagged ``setup`` and
-   the parameters' cells, which every kernel needs anew.
+   the parameters' cells, which every kernel needs.
 5. The new kernel knows what these set-up cells make, and nothing else: variables, imports, open files and GPU
    memory of kept cells are gone. What later cells need of them must come from files.
 6. What is not in the notebook (data, modules, the environment) is not compared.
@@ -20,17 +20,17 @@ from pydantic import Field
 
 from gipfel_cluster.model import Frozen, GipfelError, one_line
 
-from .progress import first_line
+from .progress import first_code_line
 
 ERROR_MARKER = "papermill-error-cell-tag"
 _AGAIN = frozenset({"setup", "parameters", "injected-parameters"})
 
 
 class ResumePlan(Frozen):
-    """What a run takes from an earlier one.
+    """Cells that a run keeps from an earlier one.
 
     ``kept`` maps the index of each cell that is not run to that of the same cell in the earlier notebook;
-    ``notes`` say what a person must know, one line each.
+    ``notes`` are for the user, one line each.
     """
 
     kept: dict[int, int] = Field(default_factory=dict)
@@ -39,7 +39,7 @@ class ResumePlan(Frozen):
 
 
 def plan_resume(notebook: Any, earlier: Any, *, kernel: str) -> ResumePlan:
-    """Say which cells of `earlier`, an executed notebook, stay in a run of `notebook`.
+    """Return which cells of `earlier`, an executed notebook, a run of `notebook` keeps.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def plan_resume(notebook: Any, earlier: Any, *, kernel: str) -> ResumePlan:
 
 
 def _finished(now: list[tuple[int, Any]], before: list[tuple[int, Any]]) -> tuple[int, list[str]]:
-    """How many code cells from the start have finished and are unchanged."""
+    """Return how many code cells from the start have finished and are unchanged."""
     for number, (_, cell) in enumerate(now):
         if number >= len(before):
             return number, []
@@ -79,7 +79,7 @@ def _finished(now: list[tuple[int, Any]], before: list[tuple[int, Any]]) -> tupl
         # The injected cell's order is that of the command line; its values are compared already.
         injected = "injected-parameters" in cell.metadata.get("tags", ())
         if finished and old.source != cell.source and not injected:
-            line = first_line(cell.source)
+            line = first_code_line(cell.source)
             return number, [f"cell {number + 1} has changed ({line}): it and all after it run again"]
         if not finished:
             return number, []
@@ -95,7 +95,7 @@ def _check_parameters(notebook: Any, earlier: Any) -> None:
         if old != new and repr(old) != repr(new):
             raise GipfelError(
                 f"The output can't be resumed: {name} was {_short(old)} and is {_short(new)}.",
-                "Give the same parameters, or begin anew without --resume.",
+                "Give the same parameters, or run it without --resume.",
             )
 
 

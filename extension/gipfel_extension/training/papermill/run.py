@@ -1,4 +1,4 @@
-"""One notebook, run here and now."""
+"""Run one notebook in this process."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -6,10 +6,8 @@ from typing import Any, TextIO
 
 from gipfel_cluster.model import GipfelError, one_line
 
-from ..notebook_file import braced
-from .kernels import kernel_of, see_kernel
-from .outcome import Outcome
-from .progress import Progress
+from .notebook_file import braced, find_kernel, kernel_of
+from .progress import Outcome, Progress
 
 __all__ = ["Outcome", "Progress", "run_notebook"]
 
@@ -49,7 +47,7 @@ def run_notebook(
     directory
         Where the kernel starts; by default here.
     on_progress
-        Is told at each change, in the thread that called.
+        Is called at each change, in the caller's thread.
     log_output
         Whether what the cells print goes to the logger ``papermill`` too.
     stdout, stderr
@@ -72,7 +70,7 @@ def run_notebook(
 
     papermill_engines.register(NAME, GipfelEngine)
     name = kernel or kernel_of(notebook)
-    see_kernel(name)
+    find_kernel(name)
     last: list[Progress] = []
 
     def told(progress: Progress) -> None:

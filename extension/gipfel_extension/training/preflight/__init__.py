@@ -1,22 +1,22 @@
-"""Pre-flight: what would make a launch fail, found before anything is queued."""
+"""Pre-flight checks: problems that would make a launch fail, found before anything is queued."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from ..launches.plan import LaunchPlan
-from ..standpoint import Standpoint
-from .checkpoint import CheckpointCheck
-from .edf import EdfCheck
-from .freeing import freed
-from .gpus import GpuCheck
-from .holders import Holder, end_holders
-from .image import ImageCheck
-from .notebook import NotebookCheck
-from .probe import ask_container
-from .protocol import Check, CheckOutcome, Context
-from .scheduler import SchedulerCheck
-from .script import ScriptCheck
-from .vetting import VettingCheck
+from gipfel_cluster.workloads.submission import SubmissionContext
+
+from ..record.spec import LaunchPlan
+from .checks import (
+    CheckpointCheck,
+    EdfCheck,
+    ImageCheck,
+    NotebookCheck,
+    SchedulerCheck,
+    ScriptCheck,
+    VettingCheck,
+)
+from .context import Check, CheckOutcome, Context, Holder, ask_container
+from .gpus import GpuCheck, end_holders, free_gpus
 
 __all__ = ["CHECKS", "Check", "CheckOutcome", "Context", "Holder", "end_holders", "run_preflight"]
 
@@ -35,12 +35,12 @@ CHECKS: tuple[Callable[[], Check], ...] = (
 def run_preflight(
     plan: LaunchPlan,
     environment: Mapping[str, str],
-    here: Standpoint,
-    tell: Callable[[CheckOutcome], None] | None = None,
+    here: SubmissionContext,
+    on_outcome: Callable[[CheckOutcome], None] | None = None,
     *,
-    free: bool = False,
+    kill_holders: bool = False,
 ) -> tuple[CheckOutcome, ...]:
-    """Run every check; the container is asked once, and with ``free`` again after GPUs were freed."""
+    """Run every check; the container is asked once, and with `kill_holders` again after GPUs were freed."""
     folder = Path(plan.folder)
     probe, problem = ask_container(plan, folder, environment)
     context = Context(plan, folder, here, environment, probe, problem)
@@ -48,11 +48,11 @@ def run_preflight(
 
     def add(outcome: CheckOutcome) -> None:
         outcomes.append(outcome)
-        if tell is not None:
-            tell(outcome)
+        if on_outcome is not None:
+            on_outcome(outcome)
 
-    if free:
-        context = freed(context, add)
+    if kill_holders:
+        context = free_gpus(context, add)
     for make in CHECKS:
         outcome = make().run(context)
         if outcome is not None:

@@ -1,9 +1,8 @@
-"""Results of runs: what ran, what is known of it, and what became of the advice of the run before."""
+"""Results of runs: programs, what is known of their work, and the effect of earlier advice."""
 
-from .measured import observed_of, pace_of_run, seconds_of
-from .program import Program, program_of_command, program_of_launch, program_of_run
+from .program import Program, program_of_command, program_of_launch, program_of_run, workload_of
+from .result import observed_of, pace_of_run, seconds_of
 from .since import Since, kept_since, since_of
-from .workload import workload_of
 
 __all__ = [
     "Program",

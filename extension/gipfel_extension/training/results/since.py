@@ -1,4 +1,4 @@
-"""What became of the advice of the run before: what was tried, and how much faster the work got."""
+"""Effect of the advice of the previous run: what was tried, and how much faster the work got."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,12 +9,11 @@ from typing import Any, Literal
 from gipfel_cluster.model import Frozen
 
 from ...saturation.advice.model import faster
-from ...saturation.document import SCHEMA_VERSION
+from ...saturation.report.document import SCHEMA_VERSION
 from ...telemetry.files import read_json
-from .kept import MOST_BYTES, KeptAdvice, KeptResult, Result, earlier_result, result_of
-from .knobs import KNOBS
-from .measured import STEPS
-from .signs import LOSS_OF, changed_options, data_sign, option_sign, other_options
+from .indicators import LOSS_OF, changed_options, data_indicator, option_indicator, other_options
+from .program import KNOBS
+from .result import MOST_BYTES, STEPS, KeptAdvice, KeptResult, Result, earlier_result, result_of
 
 #: Rates in which the same work counts the same, whatever a step is.
 _RATES = ("tokens_per_s", "samples_per_s", "images_per_s")
@@ -33,7 +32,7 @@ Verdict = Literal["tried", "not tried", "cannot tell"]
 
 
 class Ratio(Frozen):
-    """How many times faster the later run was; ``least`` and ``most`` are None where one number says nothing.
+    """Speedup of the later run; ``least`` and ``most`` are None without an interval.
 
     ``by`` is the rate that was logged, ``duration``, or ``score``.
     """
@@ -44,10 +43,10 @@ class Ratio(Frozen):
     by: str
 
 
-class Checked(Frozen):
-    """One advised change, or several that the data don't tell apart.
+class CheckedAdvice(Frozen):
+    """One advised change, or several that the data can't distinguish.
 
-    ``signs`` say what shows that it was tried; ``speedup`` are the bounds that were advised.
+    ``signs`` show that it was tried; ``speedup`` are the bounds that were advised.
     """
 
     rules: tuple[str, ...]
@@ -64,22 +63,22 @@ class Since(Frozen):
     ratio: Ratio | None = None
     bound: tuple[float, float] | None = None
     reason: str = ""
-    checks: tuple[Checked, ...]
+    checks: tuple[CheckedAdvice, ...]
     lines: tuple[str, ...] = ()
 
 
 def since_of(run: Path, document: Mapping[str, Any]) -> Since | None:
-    """Hold a run's document against the newest earlier run of the same program; None where there is none.
+    """Compare a run with the newest earlier run of the same program; None if there is none.
 
-    Runs are looked for beside this one's folder.
+    Runs are looked for beside this one's directory.
     """
     now = result_of(run.absolute(), document)
     before = None if now is None else earlier_result(now, run.absolute().parent)
-    return None if now is None or before is None else check(before, now)
+    return None if now is None or before is None else compare_results(before, now)
 
 
 def kept_since(run: Path) -> Since | None:
-    """Return what a run's ``score.json`` says of the advice before it; None where it doesn't say anything."""
+    """Return the effect of the earlier advice from a run's ``score.json``; None if it has none."""
     with suppress(OSError, ValueError):
         document = read_json(run / "score.json", MOST_BYTES)
         if isinstance(document, dict) and document.get("schema_version") == SCHEMA_VERSION:
@@ -87,7 +86,7 @@ def kept_since(run: Path) -> Since | None:
     return None
 
 
-def check(before: Result, now: Result) -> Since | None:
+def compare_results(before: Result, now: Result) -> Since | None:
     """Return what became of the advice of a run; None where it had no advice that can be followed."""
     given = [each for each in before.kept.advice if not each.rule.startswith("untreated-")]
     if not given:
@@ -95,19 +94,19 @@ def check(before: Result, now: Result) -> Since | None:
     reason = "; ".join(_differences(before, now, {each.rule for each in given}))
     if reason:
         checks = tuple(_checked(each, "cannot tell") for each in given)
-        return _told(
+        return _with_lines(
             Since(run=before.run, reason=f"the runs are not comparable because {reason}", checks=checks)
         )
     checks = tuple(_checks(given, before, now))
     tried = {rule for each in checks if each.verdict == "tried" for rule in each.rules}
     if not tried:
-        return _told(Since(run=before.run, checks=checks))
+        return _with_lines(Since(run=before.run, checks=checks))
     followed = [each for each in given if each.rule in tried]
     ratio, reason = _ratio(before, now, followed)
     # Whole durations hold the start-up; a rate in steady work, and a score without its start-up, don't.
     steady = 1.0 if ratio is not None and ratio.by == DURATION else before.kept.steady
     bound = _bound(followed, steady)
-    return _told(Since(run=before.run, ratio=ratio, bound=bound, reason=reason, checks=checks))
+    return _with_lines(Since(run=before.run, ratio=ratio, bound=bound, reason=reason, checks=checks))
 
 
 def _differences(before: Result, now: Result, rules: set[str]) -> Iterator[str]:
@@ -131,14 +130,14 @@ def _differences(before: Result, now: Result, rules: set[str]) -> Iterator[str]:
         yield "the later one has no score"
 
 
-def _checks(given: Sequence[KeptAdvice], before: Result, now: Result) -> Iterator[Checked]:
-    by_option = {each.rule: option_sign(each.rule, before, now) for each in given}
+def _checks(given: Sequence[KeptAdvice], before: Result, now: Result) -> Iterator[CheckedAdvice]:
+    by_option = {each.rule: option_indicator(each.rule, before, now) for each in given}
     # A loss that fell is explained by the change that an option shows, not by its neighbours.
     explained = {LOSS_OF.get(rule) for rule, sign in by_option.items() if sign} - {None}
     groups: dict[tuple[str, ...], list[KeptAdvice]] = {}
     left = []
     for each in given:
-        data = data_sign(each.rule, before, now)
+        data = data_indicator(each.rule, before, now)
         option = by_option[each.rule]
         if not option and LOSS_OF.get(each.rule) in explained:
             data = ""
@@ -148,7 +147,7 @@ def _checks(given: Sequence[KeptAdvice], before: Result, now: Result) -> Iterato
         else:
             groups.setdefault(signs, []).append(each)
     for signs, alike in groups.items():
-        yield Checked(
+        yield CheckedAdvice(
             rules=tuple(each.rule for each in alike),
             knobs=tuple(each.knob.name for each in alike),
             verdict="tried",
@@ -158,8 +157,10 @@ def _checks(given: Sequence[KeptAdvice], before: Result, now: Result) -> Iterato
     yield from left
 
 
-def _checked(advice: KeptAdvice, verdict: Verdict) -> Checked:
-    return Checked(rules=(advice.rule,), knobs=(advice.knob.name,), verdict=verdict, speedup=advice.speedup)
+def _checked(advice: KeptAdvice, verdict: Verdict) -> CheckedAdvice:
+    return CheckedAdvice(
+        rules=(advice.rule,), knobs=(advice.knob.name,), verdict=verdict, speedup=advice.speedup
+    )
 
 
 def _widest(alike: Sequence[KeptAdvice]) -> tuple[float, float] | None:
@@ -188,7 +189,7 @@ def _bound(followed: Sequence[KeptAdvice], steady: float) -> tuple[float, float]
 
 
 def _ratio(before: Result, now: Result, followed: Sequence[KeptAdvice]) -> tuple[Ratio | None, str]:
-    """Return how many times faster the later run was; else why that can't be told."""
+    """Return how many times faster the later run was; else why that is unknown."""
     rules = {each.rule for each in followed}
     same_step = "batch-size" not in rules
     found = _by_rate(before.kept, now.kept, same_step=same_step)
@@ -242,7 +243,7 @@ def _same_length(before: Result, now: Result, rules: set[str]) -> bool:
     return all(any(each.search(name) for each in known) for name in changed_options(before, now))
 
 
-def _told(since: Since) -> Since:
+def _with_lines(since: Since) -> Since:
     return since.model_copy(update={"lines": tuple(_lines(since))})
 
 
@@ -254,12 +255,12 @@ def _lines(since: Since) -> Iterator[str]:
     tried = [each for each in since.checks if each.verdict == "tried"]
     left = [knob for each in since.checks if each.verdict == "not tried" for knob in each.knobs]
     if tried:
-        changes = _and([f"{' or '.join(each.knobs)} ({', '.join(each.signs)})" for each in tried])
+        changes = _joined([f"{' or '.join(each.knobs)} ({', '.join(each.signs)})" for each in tried])
         yield f"{run}: you tried {changes}: {_outcome(since)}."
     if left:
         were = "were" if len(left) > 1 else "was"
         they = "they were" if len(left) > 1 else "it was"
-        yield f"{_and(left)} {were} advised in run {since.run}; nothing shows that {they} tried."
+        yield f"{_joined(left)} {were} advised in run {since.run}; nothing shows that {they} tried."
 
 
 def _outcome(since: Since) -> str:
@@ -280,5 +281,5 @@ def _outcome(since: Since) -> str:
     return said
 
 
-def _and(words: Sequence[str]) -> str:
+def _joined(words: Sequence[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)

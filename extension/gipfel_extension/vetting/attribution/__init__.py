@@ -1,1 +1,1 @@
-"""Which GPU, node or link is to blame: pair rounds, comparison with the allocation, verdicts and how sure."""
+"""Attribution: name the GPU, node, link or switch at fault, with its confidence."""

@@ -1,4 +1,4 @@
-"""Figures of checks beside those of the other nodes of the allocation, and beside a stored baseline."""
+"""Compare the measurements of a check with those of the other nodes, and with a stored baseline."""
 
 import statistics
 from collections import defaultdict
@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from ..model import CheckResult, Verdict, worst
 from ..protocol import ProtocolCheck, VettingProtocol
-from ..quantities import shown
+from ..quantities import with_unit
+from ..statistics import NORMAL, mad
 from ..threshold import Threshold
-from .statistics import NORMAL, mad
 
 #: With fewer figures a median says nothing.
 _LEAST_FIGURES = 3
@@ -21,7 +21,7 @@ def compare_with_allocation(
     results: Sequence[CheckResult],
     baselines: Mapping[tuple[str, str], float] | None = None,
 ) -> tuple[CheckResult, ...]:
-    """The results, in their order, with what thresholds relative to the allocation or a baseline say of them.
+    """Return the results in their order, judged by thresholds relative to the allocation or a baseline.
 
     Parameters
     ----------
@@ -67,13 +67,13 @@ def _compared(
         return result
     reason = next(text for each, text in found if each is verdict)
     fix = "" if verdict is Verdict.PASS else result.fix or "Leave this node out, and tell the operators."
-    return result.with_verdict(verdict, f"{shown(figure, result.unit)}: {reason}", fix=fix)
+    return result.with_verdict(verdict, f"{with_unit(figure, result.unit)}: {reason}", fix=fix)
 
 
 def _alone(result: CheckResult, *, waits: bool) -> CheckResult:
     if not waits:
         return result
-    text = f"{shown(result.figure or 0.0, result.unit)}: there are too few others to compare it with."
+    text = f"{with_unit(result.figure or 0.0, result.unit)}: there are too few others to compare it with."
     return result.with_verdict(
         Verdict.INCONCLUSIVE,
         text,
@@ -99,7 +99,10 @@ def _beside(figure: float, figures: Sequence[float], threshold: Threshold, unit:
         above = figure - middle
         if above > threshold.above_median and distance >= threshold.mads:
             found.append(
-                (Verdict.FAIL, f"{shown(above, unit)} above the allocation's median, {distance:.0f} MADs.")
+                (
+                    Verdict.FAIL,
+                    f"{with_unit(above, unit)} above the allocation's median, {distance:.0f} MADs.",
+                )
             )
         else:
             found.append((Verdict.PASS, "as the others of the allocation."))

@@ -1,4 +1,4 @@
-"""Verdicts out of pair rounds: node, link or switch, how sure, and why."""
+"""Verdicts from pair rounds: node, link or switch, with confidence and reason."""
 
 import math
 import statistics
@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from pydantic import JsonValue
 
 from ..model import CheckResult, Scope, Verdict
-from ..quantities import shown
-from .evidence import Evidence, weigh
+from ..quantities import with_unit
+from ..statistics import percentile, summary, two_modes
+from .evidence import Evidence, SlowGroup, slow_switches, weigh
 from .readings import LOW_BY, Reading
 from .state import PairState
-from .statistics import percentile, summary, two_modes
-from .switches import SlowGroup, slow_switches
 
 #: A node is bad from this share of `bad_below` on, so that one that is exactly at it is found.
 _BAD_FROM = 0.85
@@ -56,7 +55,7 @@ def _of_node(node: str, state: PairState, evidence: Evidence, group: SlowGroup |
         check=state.check, type=state.type, scope=Scope.PAIR, subject=node, node=node, verdict=verdict,
         reason=reason, fix=fix, figure=figure, unit=state.unit, samples=samples[:500],
         threshold=f"less than {settings.bad_below:.0%} below the allocation's pairs"
-        + (f", at least {shown(settings.floor, state.unit)}" if settings.floor else ""),
+        + (f", at least {with_unit(settings.floor, state.unit)}" if settings.floor else ""),
         evidence=_why(node, state, evidence, verdict, samples),
     )  # fmt: skip
 
@@ -100,7 +99,7 @@ def _unmeasured(node: str, own: Sequence[Reading], state: PairState) -> tuple[Ve
     silent = [each for each in state.measurements if node in each.accused]
     if silent:
         said = silent[0].error or "It did not answer."
-        return Verdict.FAIL, f"{said.rstrip('.')} ({len(silent)} round(s)).", "Go on without this node."
+        return Verdict.FAIL, f"{said.rstrip('.')} ({len(silent)} round(s)).", "Continue without this node."
     if not any(node in (each.first, each.second) for each in state.measurements):
         if state.cut_short:
             return Verdict.INCONCLUSIVE, "No pair of it ended before the time was up.", _MORE_TIME
@@ -116,24 +115,23 @@ def _unmeasured(node: str, own: Sequence[Reading], state: PairState) -> tuple[Ve
 def _absolute(
     own: Sequence[Reading], state: PairState, evidence: Evidence
 ) -> tuple[Verdict, str, str] | None:
-    """What is wrong whoever is compared: the floor, and an allocation that is slow as a whole."""
+    """Return faults that need no comparison: below the floor, or an allocation that is slow as a whole."""
     settings, reference = state.settings, evidence.reference or 0.0
     best = max(statistics.median(each.measurement.samples) for each in own if each.measurement.samples)
     if settings.floor and best < settings.floor:
-        text = (
-            f"Its best pair reaches {shown(best, state.unit)}, less than {shown(settings.floor, state.unit)}."
-        )
+        floor = with_unit(settings.floor, state.unit)
+        text = f"Its best pair reaches {with_unit(best, state.unit)}, less than {floor}."
         return Verdict.FAIL, text, "See whether the network plugin of NCCL is loaded, or leave this node out."
     if settings.baseline and reference < settings.baseline * (1 - settings.bad_below):
         text = (
-            f"All pairs are slow: {shown(reference, state.unit)},"
-            f" where {shown(settings.baseline, state.unit)}"
+            f"All pairs are slow: {with_unit(reference, state.unit)},"
+            f" where {with_unit(settings.baseline, state.unit)}"
             " were measured before."
         )
         return Verdict.INCONCLUSIVE, text, "The fabric is busy, or NCCL's network plugin is not loaded."
     if len(state.nodes) == 2 and not settings.floor and not settings.baseline:
         both = " and ".join(state.nodes)
-        text = f"{shown(best, state.unit)} between {both}: one pair alone says nothing of its nodes."
+        text = f"{with_unit(best, state.unit)} between {both}: one pair alone says nothing of its nodes."
         return Verdict.INCONCLUSIVE, text, "Give at_least in the protocol, or vet more nodes together."
     return None
 
@@ -217,7 +215,7 @@ def _cleared(node: str, state: PairState, evidence: Evidence) -> tuple[Verdict, 
         return Verdict.DEGRADED, text, "It slows a large run down a little."
     return (
         Verdict.PASS,
-        f"{shown(best, state.unit)} with {len({each.other(node) for each in good})} partner(s).",
+        f"{with_unit(best, state.unit)} with {len({each.other(node) for each in good})} partner(s).",
         "",
     )
 

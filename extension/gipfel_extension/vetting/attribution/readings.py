@@ -1,14 +1,18 @@
-"""Pairs beside what a healthy pair of this allocation reaches: how far below, slow or good, busy rounds."""
+"""Readings: each pair compared with a healthy pair of this allocation, busy rounds, and islands.
+
+An island is a group of nodes that is fast inside and slow with the rest; it is looked for where no topology
+is known.
+"""
 
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ..statistics import NORMAL, mad
 from .state import PairMeasurement, PairState
-from .statistics import NORMAL, mad
 
 #: Noise of a pair's median is taken to be this share at least: a handful of pairs shows too little of it.
 _LEAST_NOISE = 0.006
@@ -23,6 +27,12 @@ _AROUND, _FROM = 0.07, 0.9
 _MOST_STEPS = 20
 #: With fewer samples a pair says nothing of how they vary, and with fewer pairs nothing of how these do.
 _LEAST_SAMPLES, _LEAST_PAIRS = 4, 5
+#: Smaller groups are nodes that are slow by themselves.
+_LEAST_NODES = 3
+#: So many slow pairs between two groups are no chance, unless more than this share inside them is slow, too.
+_LEAST_BETWEEN, _MOST_SLOW_INSIDE = 6, 0.2
+#: Beyond this share of all nodes, a group can't be told from the rest: either may be the slow one.
+EITHER = 0.34
 
 
 @dataclass(frozen=True)
@@ -132,7 +142,9 @@ def _reading(measurement: PairMeasurement, state: PairState, of: Usual) -> Readi
 def busy_rounds(readings: Iterable[Reading], *, surveys: bool) -> frozenset[int]:
     """Return rounds in which the fabric was busy: what was slow in them says nothing.
 
-    Parameters ---------- surveys
+    Parameters
+    ----------
+    surveys
         Whether rounds of the survey are among them. Where every pair is measured, a round may hold just the
         pairs that use a slow path, and each slow pair is measured again anyway.
     """
@@ -156,3 +168,46 @@ def busy_rounds(readings: Iterable[Reading], *, surveys: bool) -> frozenset[int]
             busy.add(number)
     # If it is busy most of the time, it is not the moment: then the slow pairs count.
     return frozenset(busy - surveyed if 2 * len(busy & surveyed) > len(surveyed) else busy)
+
+
+@dataclass(frozen=True)
+class Island:
+    """Smaller of two groups of nodes, each fast inside and slow with the other.
+
+    Parameters
+    ----------
+    among
+        For each reading between two of its nodes: whether it was slow.
+    either
+        It is so large that the rest may be at fault as well.
+    """
+
+    nodes: frozenset[str]
+    among: tuple[bool, ...]
+    either: bool
+
+
+def island(readings: Sequence[Reading], nodes: int) -> Island | None:
+    """Return the smaller of two groups of nodes that fast pairs join, all pairs between them slow.
+
+    Nodes that are fast with hardly any other belong to neither.
+    """
+    measured = [each for each in readings if each.measurement.samples]
+    group_of = {node: {node} for each in measured for node in each.nodes}
+    for each in measured:
+        first, second = (group_of[node] for node in each.nodes)
+        if not each.slow and first is not second:
+            first |= second
+            group_of.update(dict.fromkeys(second, first))
+    groups = {id(each): each for each in group_of.values()}.values()
+    large = sorted((each for each in groups if len(each) >= _LEAST_NODES), key=len)
+    if len(large) != 2:
+        return None
+    small, rest = large
+    counted = [each for each in measured if {*each.nodes} <= small | rest]
+    inside = [each for each in counted if {*each.nodes} <= small or {*each.nodes} <= rest]
+    slow = sum(each.slow for each in inside)
+    if len(counted) - len(inside) < _LEAST_BETWEEN or slow > _MOST_SLOW_INSIDE * len(inside):
+        return None
+    among = tuple(each.slow for each in inside if {*each.nodes} <= small)
+    return Island(frozenset(small), among, len(small) > EITHER * nodes)

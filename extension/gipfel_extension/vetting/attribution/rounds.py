@@ -1,13 +1,12 @@
-"""Which pairs measure next: rounds of disjoint pairs, then suspects with cleared nodes and a control pair."""
+"""Plan the next round: disjoint pairs, then suspects with cleared nodes and a control pair."""
 
 import math
 from collections import Counter
 from collections.abc import Sequence
 
-from .evidence import Evidence, weigh
+from .evidence import Evidence, slow_together, weigh
 from .state import PairRound, PairState, PlannedPair
 from .suspicion import LINK_SLOW
-from .switches import slow_together
 
 #: Rounds with a busy fabric that are measured again.
 _REPEATS = 3
@@ -126,7 +125,7 @@ def _survey(state: PairState, turn: int) -> tuple[PlannedPair, ...]:
 
 
 def _apart(pairs: list[tuple[str, str]], state: PairState) -> list[tuple[str, str]]:
-    """The pairs, with partners swapped where two share a switch or have met."""
+    """Return the pairs, with partners swapped where two share a switch or have met."""
     met = {frozenset((each.first, each.second)) for each in state.measurements}
 
     def good(first: str, second: str) -> bool:
@@ -146,7 +145,7 @@ def _apart(pairs: list[tuple[str, str]], state: PairState) -> list[tuple[str, st
 
 
 def _stride(rounds: int) -> int:
-    """A step that visits every turn of the circle, near its golden section."""
+    """Return a step that visits every rotation of the circle, near its golden section."""
     step = max(1, round(rounds * 0.382))
     while _common(step, rounds) != 1:
         step += 1
@@ -160,7 +159,7 @@ def _common(first: int, second: int) -> int:
 
 
 def _dealt(state: PairState) -> Sequence[str]:
-    """The nodes, switch after switch: the circle pairs the first half with the second."""
+    """Return the nodes switch after switch, so that the circle pairs the first half with the second."""
     return sorted(state.nodes, key=lambda node: (state.switches.get(node, ""), node))
 
 

@@ -1,4 +1,4 @@
-"""What is known so far in the pair rounds of one check: a value, so that whoever coordinates can go on."""
+"""State of the pair rounds of one check, as an immutable value."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal
@@ -13,7 +13,7 @@ Role = Literal["survey", "ring", "suspect", "control"]
 
 
 class PairSettings(Frozen):
-    """How pairs are measured and judged.
+    """Settings for measuring and judging pairs.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class PairRound(Frozen):
 
 
 class PairState(Frozen):
-    """All that `next_round` and `conclude` look at.
+    """Everything that `next_round` and `conclude` depend on.
 
     Parameters
     ----------
@@ -120,5 +120,5 @@ class PairState(Frozen):
         return len(self.nodes) <= self.settings.every_pair_up_to
 
     def with_round(self, measurements: "tuple[PairMeasurement, ...]") -> "PairState":
-        """The state after one more round."""
+        """Return the state after one more round."""
         return self.model_copy(update={"measurements": (*self.measurements, *measurements)})

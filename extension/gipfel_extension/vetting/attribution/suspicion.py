@@ -1,4 +1,4 @@
-"""Explanations of slow readings: nodes that are slow with most partners, pairs that are always slow.
+"""Explain slow readings by nodes that are slow with most partners and pairs that are always slow.
 
 A node is *suspected* that is slow in more than half of its pairs with partners that are fast with some node
 and not suspected themselves. It is *convicted* when a permutation test says that it isn't chance: slow and
@@ -6,11 +6,11 @@ good are dealt out at random over all readings, and readings of convicted nodes 
 Where several suspects hide each other, they are tested together against all ways to choose as many nodes.
 """
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .permutation import by_chance, choices
 from .readings import Reading
 
 #: Chance with which a node of an allocation without fault may be convicted, or one of its pairs.
@@ -26,6 +26,33 @@ _ONE_WAY = 3
 _OFTEN = 3
 #: So many suspects at most are tested together.
 _MOST_TOGETHER = 128
+
+
+def by_chance(slow: int, of: int, all_slow: int, all_of: int) -> float:
+    """Return the chance that at least `slow` of `of` readings are slow, if which ones are slow is chance.
+
+    That is the share of all permutations of slow and good over all readings, `all_slow` of `all_of` with
+    these, that put as many slow ones on these: the upper tail of the hypergeometric distribution.
+    """
+    if slow <= 0 or of <= 0:
+        return 1.0
+    most = min(of, all_slow)
+    least = max(slow, of - (all_of - all_slow))
+    whole = _ways(all_of, of)
+    tail = sum(
+        math.exp(_ways(all_slow, each) + _ways(all_of - all_slow, of - each) - whole)
+        for each in range(least, most + 1)
+    )
+    return min(1.0, tail)
+
+
+def choices(count: int, of: int) -> float:
+    """Return in how many ways `count` nodes can be chosen, at most the largest float."""
+    return math.exp(min(700.0, _ways(of, count)))
+
+
+def _ways(of: int, count: int) -> float:
+    return math.lgamma(of + 1) - math.lgamma(count + 1) - math.lgamma(of - count + 1)
 
 
 @dataclass

@@ -1,1 +1,1 @@
-"""The checks: one file and one class each; README.md says how to add one."""
+"""Checks, a file for each family; README.md says how to add one."""

@@ -1,11 +1,12 @@
-"""Whether the container is sane: its user has a name, its C library is new enough, torch can use the GPUs."""
+"""Checks of the container: user and C library, environment, network stack, libraries."""
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from gipfel_cluster.model import Frozen
+from gipfel_cluster.model import Frozen, Line
 
 from ..check import CheckContext, Missing
 from ..model import Finding, Owner, Scope, Verdict
@@ -14,7 +15,7 @@ from .gpus import failed, passed
 
 
 class Container(Frozen):
-    """What the image's own Python says.
+    """The user has a name, the C library is new enough, and torch can use the GPUs.
 
     Parameters
     ----------
@@ -33,7 +34,7 @@ class Container(Frozen):
     torch: bool = True
 
     def run(self, context: CheckContext) -> Sequence[Finding]:
-        """One finding for the node."""
+        """Return one finding for the node."""
         spec = ProbeSpec(argv=(probe_file("container"),), time_limit_s=context.time_limit_s * 0.9, torch=True)
         answer = context.probes.run(spec)
         if answer.missing:
@@ -65,7 +66,7 @@ class Container(Frozen):
             fix = "See whether the image's torch is built for these GPUs, and the container is given them."
             return failed(f"torch sees {seen.get('gpus')} of {expected} GPUs.", fix)
         if expected is None and not seen.get("gpus") and seen.get("cuda"):
-            reason = "torch sees no GPU, and nobody says whether there must be one."
+            reason = "torch sees no GPU, and whether there must be one is unknown."
             return Finding(
                 verdict=Verdict.INCONCLUSIVE, reason=reason, fix="Run it in a job that asks for GPUs."
             )
@@ -81,3 +82,125 @@ def _new_enough(libc: str, least: str) -> bool:
     except ValueError:
         return False
     return name == "glibc" and found >= [int(part) for part in least.split(".")]
+
+
+class EnvironmentValues(Frozen):
+    """Each variable has exactly the expected value, or is not set.
+
+    Parameters
+    ----------
+    expected
+        Variable to its value; null for one that must not be set.
+    """
+
+    type: ClassVar[str] = "environment"
+    scope: ClassVar[Scope] = Scope.NODE
+    time_limit_s: ClassVar[float] = 10.0
+
+    expected: dict[str, str | None] = Field(min_length=1)
+
+    def run(self, context: CheckContext) -> Sequence[Finding]:
+        """Return one finding for the node."""
+        return [compared(self.expected, context.environment)]
+
+
+def compared(expected: Mapping[str, str | None], given: Mapping[str, str]) -> Finding:
+    """Return the finding for these expectations; values of variables that must not be set are not shown."""
+    wrong = []
+    for name, value in sorted(expected.items()):
+        if value is None and name in given:
+            wrong.append(f"{name} is set, and must not be")
+        elif value is not None and name not in given:
+            wrong.append(f"{name} is not set, and must be {value[:80]!r}")
+        elif value is not None and given[name] != value:
+            wrong.append(f"{name} is {given[name][:80]!r}, not {value[:80]!r}")
+    if wrong:
+        fix = "Set it in the EDF's [env] or in the job; a hook of the site may set it as well."
+        return failed(f"{'; '.join(wrong[:6])}.", fix, float(len(wrong)))
+    return passed(f"{len(expected)} variable(s) are as expected.", 0.0)
+
+
+class NetworkStack(Frozen):
+    """The variables fit the version of the network stack that is mounted.
+
+    Parameters
+    ----------
+    version_from
+        A file whose first line is the version (an absolute path), or an environment variable.
+    expected
+        Version, with * and ?, to variable to value; null for one that must not be set. The first that fits
+        counts.
+    """
+
+    type: ClassVar[str] = "network_stack"
+    scope: ClassVar[Scope] = Scope.NODE
+    time_limit_s: ClassVar[float] = 20.0
+
+    version_from: Line = Field(min_length=1)
+    expected: Mapping[Line, Mapping[str, str | None]] = Field(min_length=1)
+
+    def run(self, context: CheckContext) -> Sequence[Finding]:
+        """Return one finding for the node."""
+        version = self._version(context)
+        for pattern, expected in self.expected.items():
+            if fnmatchcase(version, pattern):
+                found = compared(expected, context.environment)
+                reason = f"Network stack {version}: {found.reason}"
+                return [found.model_copy(update={"reason": reason, "evidence": {"version": version}})]
+        reason = f"The protocol has no entry for network stack {version[:80]!r}."
+        fix = f"Add this version to 'expected'; known are {', '.join(self.expected)}."
+        return [Finding(verdict=Verdict.INCONCLUSIVE, reason=reason, fix=fix)]
+
+    def _version(self, context: CheckContext) -> str:
+        fix = "See whether the hook of the network stack is on in the EDF."
+        if not self.version_from.startswith("/"):
+            value = context.environment.get(self.version_from, "").strip()
+            if not value:
+                raise Missing(f"{self.version_from} is not set: the network stack has no version.", fix)
+            return value
+        try:
+            lines = context.host.text(self.version_from).strip().splitlines()
+        except OSError as error:
+            raise Missing(f"{self.version_from} can't be read: {error.strerror}.", fix) from error
+        if not lines:
+            raise Missing(f"{self.version_from} is empty.", fix)
+        return lines[0].strip()
+
+
+class Libraries(Frozen):
+    """All shared libraries of a directory of the image load.
+
+    Parameters
+    ----------
+    folder
+        Such as ``/usr/local/cuda/lib64``.
+    """
+
+    type: ClassVar[str] = "libraries"
+    scope: ClassVar[Scope] = Scope.NODE
+    time_limit_s: ClassVar[float] = 120.0
+
+    folder: Annotated[Line, Field(min_length=1, max_length=1000)]
+
+    def run(self, context: CheckContext) -> Sequence[Finding]:
+        """Return one finding for the node."""
+        spec = ProbeSpec(
+            argv=(probe_file("libraries"),),
+            request={"folder": self.folder},
+            time_limit_s=context.time_limit_s * 0.9,
+        )
+        answer = context.probes.run(spec)
+        if answer.missing:
+            raise Missing(answer.error, "Choose an image with a Python.", Owner.IMAGE)
+        if answer.error:
+            return [
+                failed(f"{self.folder} can't be looked at: {answer.error}", "See whether the image has it.")
+            ]
+        seen: Any = answer.evidence
+        if not seen.get("count"):
+            return [failed(f"{self.folder} holds no library.", "See whether the image has it.")]
+        if seen["broken"]:
+            name, said = next(iter(seen["broken"].items()))
+            reason = f"{len(seen['broken'])} of {seen['count']} libraries can't be loaded: {name}: {said}"
+            return [failed(reason, "Repair the image, or what is mounted into it.")]
+        return [Finding(verdict=Verdict.PASS, reason=f"{seen['count']} libraries of {self.folder} load.")]

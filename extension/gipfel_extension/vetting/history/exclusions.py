@@ -1,4 +1,4 @@
-"""Nodes that a user does not want for a while: for one check or for all, with a reason, never for ever."""
+"""Exclusions: nodes that a user avoids for a while, for one check or for all, with a reason."""
 
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -9,17 +9,17 @@ from pydantic import Field, ValidationError
 
 from gipfel_cluster.model import Frozen, GipfelError, Line
 from gipfel_cluster.runs import make_private, write_atomically
-from gipfel_cluster.scheduler.hostlist import fold_hostlist
+from gipfel_cluster.scheduler.notation import fold_hostlist
 
 from ...telemetry.files import read_regular
-from .locking import locked
+from .store import locked
 
 _MOST = 4096
 _MOST_BYTES = 16 << 20
 
 
 class Exclusion(Frozen):
-    """One node that is left out until a time (UTC, ns); ``check`` is empty where it is bad for everything."""
+    """One node that is excluded until a time (UTC, ns); ``check`` is empty where it holds for all checks."""
 
     node: Line = Field(min_length=1, max_length=255)
     check: Line = Field("", max_length=200)
@@ -29,7 +29,7 @@ class Exclusion(Frozen):
 
 
 def nodes_of(exclusions: Iterable[Exclusion], checks: Collection[str] | None = None) -> str:
-    """The nodes as a hostlist; with `checks` only those that are out for one of them, or for everything."""
+    """Return the nodes as a hostlist; with `checks` only those excluded for one of them, or for all."""
     return fold_hostlist({each.node for each in exclusions if checks is None or each.check in {"", *checks}})
 
 
@@ -42,7 +42,7 @@ _Change = Callable[[dict[tuple[str, str], Exclusion]], dict[tuple[str, str], Exc
 
 
 class Exclusions:
-    """The exclusion list of one cluster.
+    """Exclusion list of one cluster.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class Exclusions:
         self.path = folder / "exclusions.json"
 
     def read(self, *, now_ns: int | None = None) -> tuple[tuple[Exclusion, ...], str]:
-        """What holds now, and what is wrong with the file, in one sentence; the file is then set aside."""
+        """Return the current exclusions, and a problem with the file, which is then set aside."""
         now = time.time_ns() if now_ns is None else now_ns
         try:
             content = _Content.model_validate_json(read_regular(self.path, _MOST_BYTES))
@@ -67,12 +67,12 @@ class Exclusions:
             self.path.replace(aside)
             return (
                 (),
-                f"{self.path} is no exclusion list; it is set aside as {aside.name}, and excludes nothing.",
+                f"{self.path} is not an exclusion list; it is set aside as {aside.name}, excluding nothing.",
             )
         return tuple(each for each in content.exclusions if each.until_ns > now), ""
 
     def add(self, exclusions: Iterable[Exclusion], *, now_ns: int | None = None) -> tuple[Exclusion, ...]:
-        """Add some, in the place of older ones of the same node and check; returns the whole list.
+        """Add some, replacing older ones of the same node and check; return the whole list.
 
         Raises
         ------
@@ -83,7 +83,7 @@ class Exclusions:
         return self._change(lambda kept: kept | added, now_ns)
 
     def lift(self, node: str, check: str = "", *, now_ns: int | None = None) -> tuple[Exclusion, ...]:
-        """Take one away, with an empty `check` all of the node; returns what is left.
+        """Remove one, with an empty `check` all of the node; return the remaining ones.
 
         Raises
         ------

@@ -1,1 +1,1 @@
-"""A vetting run: agents on every node, and a coordinator that gives them work and writes the report."""
+"""Vetting run: an agent on every node, and a coordinator that gives them work and writes the report."""

@@ -1,7 +1,7 @@
-"""The agent of a node: ``python -m gipfel_extension.vetting.run.agent``.
+"""Agent of a node: ``python -m gipfel_extension.vetting.run.agent``.
 
-It does nothing itself but speak: with the coordinator through its link, with its worker through a pipe. So it
-always answers, whatever a check does.
+It only communicates: with the coordinator through its link, with its worker through a pipe. So it always
+answers, whatever a check does.
 """
 
 import contextlib
@@ -15,15 +15,17 @@ from pathlib import Path
 
 import zmq
 
-from gipfel_cluster.job.orphans import adopt_orphans, end_descendants
 from gipfel_cluster.model import Frozen, GipfelError, one_line
+from gipfel_cluster.process.liveness import adopt_orphans
+from gipfel_cluster.process.tree import end_descendants
 
 from ..probing import ProbeAnswer
+from .location import node_name
 from .messages import (
-    Beat,
     Bye,
     CheckDone,
     FindPort,
+    Heartbeat,
     Hello,
     Leaving,
     PortFound,
@@ -36,9 +38,7 @@ from .messages import (
     from_agent,
     from_coordinator,
 )
-from .network import free_port
-from .place import node_name
-from .rendezvous import RENDEZVOUS_VARIABLE, Link, Rendezvous
+from .rendezvous import RENDEZVOUS_VARIABLE, Link, Rendezvous, free_port
 
 #: Seconds without a word from the coordinator, which speaks once a second.
 SILENCE_S = 30.0
@@ -51,7 +51,7 @@ _LOST = 1
 
 
 class Agent:
-    """A node's agent.
+    """Agent of a node.
 
     Parameters
     ----------
@@ -85,11 +85,11 @@ class Agent:
         self._buffer = b""
         self._task: RunCheck | RunRanks | None = None
         self._welcomed = False
-        self._asked: int | None = None
-        self._heard = self._worker_heard = time.monotonic()
+        self._signal: int | None = None
+        self._last_heard = self._worker_last_heard = time.monotonic()
 
     def run(self) -> int:
-        """Serve until the coordinator says farewell; the status that it gives, 1 where it is lost."""
+        """Serve until the coordinator ends the run; return the status that it gives, 1 where it is lost."""
         adopt_orphans()
         for number in _SIGNALS:
             signal.signal(number, self._ask_to_end)
@@ -102,21 +102,21 @@ class Agent:
                 self._link.close()
 
     def _ask_to_end(self, number: int, _frame: object) -> None:
-        self._asked = number
+        self._signal = number
 
     def _serve(self) -> int:
         started = time.monotonic()
         while True:
-            if self._asked is not None:
-                self._say(Leaving(reason=f"{signal.Signals(self._asked).name} was sent to it"))
-                return 128 + self._asked
+            if self._signal is not None:
+                self._send(Leaving(reason=f"{signal.Signals(self._signal).name} was sent to it"))
+                return 128 + self._signal
             if self._parent is not None and os.getppid() != self._parent:
                 return _LOST
             if not self._welcomed and not self._knock() and time.monotonic() - started > FOUND_WITHIN_S:
-                _complain(f"{self._node} found no coordinator within {FOUND_WITHIN_S:g} s.")
+                _print_error(f"{self._node} found no coordinator within {FOUND_WITHIN_S:g} s.")
                 return _LOST
-            if self._welcomed and time.monotonic() - self._heard > SILENCE_S:
-                _complain(f"{self._node} has not heard of the coordinator for {SILENCE_S:g} s.")
+            if self._welcomed and time.monotonic() - self._last_heard > SILENCE_S:
+                _print_error(f"{self._node} has not heard of the coordinator for {SILENCE_S:g} s.")
                 if self._parent is not None:
                     with contextlib.suppress(OSError):
                         os.kill(self._parent, signal.SIGKILL)
@@ -126,7 +126,7 @@ class Agent:
             self._watch_worker()
             bye = self._listen()
             if bye is not None:
-                self._say(Leaving())
+                self._send(Leaving())
                 return bye.status
 
     def _knock(self) -> bool:
@@ -148,7 +148,7 @@ class Agent:
             host, self._address = reached
             self._link, self._rendezvous = Link(found, host), found
         gpus = gpus_of(self._environment)
-        self._say(
+        self._send(
             Hello(
                 token=found.token,
                 node=self._node,
@@ -173,8 +173,8 @@ class Agent:
             poller.register(worker, zmq.POLLIN)
         ready = {each: True for each, _ in poller.poll(_TICK_MS)}
         if self._welcomed:
-            self._say(Beat())
-        self._tell_worker(Beat())
+            self._send(Heartbeat())
+        self._tell_worker(Heartbeat())
         # It may have been lost in telling it.
         if worker is not None and worker in ready and self._worker is not None:
             self._hear_worker(os.read(worker, 1 << 16))
@@ -183,7 +183,7 @@ class Agent:
                 message = from_coordinator(self._link.socket.recv(zmq.NOBLOCK))
             except zmq.Again:
                 break
-            self._heard = time.monotonic()
+            self._last_heard = time.monotonic()
             if isinstance(message, Bye):
                 return message
             self._do(message)
@@ -193,7 +193,7 @@ class Agent:
         if isinstance(message, Welcome):
             self._welcomed = True
         elif isinstance(message, FindPort):
-            self._say(PortFound(task=message.task, port=free_port()))
+            self._send(PortFound(task=message.task, port=free_port()))
         elif isinstance(message, RunCheck | RunRanks):
             self._task = message
             self._start_worker()
@@ -213,7 +213,7 @@ class Agent:
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
-        self._buffer, self._worker_heard = b"", time.monotonic()
+        self._buffer, self._worker_last_heard = b"", time.monotonic()
 
     def _tell_worker(self, message: Frozen) -> None:
         if self._worker is None or self._worker.stdin is None:
@@ -228,22 +228,22 @@ class Agent:
         if not piece:
             self._lose_worker("ended")
             return
-        self._worker_heard = time.monotonic()
-        if self._asked is not None:
+        self._worker_last_heard = time.monotonic()
+        if self._signal is not None:
             # The signal may have reached the checks' processes as well: that they ended says nothing.
             return
         *lines, self._buffer = (self._buffer + piece).split(b"\n")
         for line in lines:
             message = from_agent(line)
-            if message is None or isinstance(message, Beat):
+            if message is None or isinstance(message, Heartbeat):
                 continue
             if isinstance(message, CheckDone | RanksDone):
                 self._task = None
-            self._say(message)
+            self._send(message)
 
     def _watch_worker(self) -> None:
         worker = self._worker
-        if worker is not None and time.monotonic() - self._worker_heard > _WORKER_SILENCE_S:
+        if worker is not None and time.monotonic() - self._worker_last_heard > _WORKER_SILENCE_S:
             self._lose_worker("did not answer any more")
 
     def _lose_worker(self, how: str) -> None:
@@ -252,11 +252,11 @@ class Agent:
         problem, task = f"The process that runs the checks on {self._node} {how}.", self._task
         self._task = None
         if isinstance(task, RunCheck):
-            self._say(CheckDone(task=task.task, problem=problem))
+            self._send(CheckDone(task=task.task, problem=problem))
         elif isinstance(task, RunRanks):
             answer = ProbeAnswer(error=problem)
             ends = tuple(RankEnd(rank=rank, answer=answer, died=True) for rank in task.ranks)
-            self._say(RanksDone(task=task.task, ends=ends))
+            self._send(RanksDone(task=task.task, ends=ends))
 
     def _end_worker(self) -> None:
         worker, self._worker = self._worker, None
@@ -273,13 +273,13 @@ class Agent:
         if worker.stdout:
             worker.stdout.close()
 
-    def _say(self, message: Frozen) -> None:
+    def _send(self, message: Frozen) -> None:
         if self._link:
             self._link.send(message.model_dump_json().encode())
 
 
 def gpus_of(environment: Mapping[str, str]) -> int | None:
-    """How many GPUs the job was given on this node; without a job all; None where nobody says so."""
+    """Return the number of GPUs of the job on this node; without a job all; None where it is unknown."""
     for name in ("SLURM_GPUS_ON_NODE", "CUDA_VISIBLE_DEVICES"):
         value = environment.get(name)
         if value is not None:
@@ -289,14 +289,14 @@ def gpus_of(environment: Mapping[str, str]) -> int | None:
 
 
 def switch_of(environment: Mapping[str, str]) -> str:
-    """The switch of this node, by what Slurm's topology plugin tells a task; empty where it tells nothing."""
+    """Return the switch of this node, by Slurm's topology variables; empty without them."""
     kinds = environment.get("SLURM_TOPOLOGY_ADDR_PATTERN", "").split(".")
     names = environment.get("SLURM_TOPOLOGY_ADDR", "").split(".")
     switches = [name for kind, name in zip(kinds, names, strict=False) if kind == "switch"]
     return one_line(switches[-1]) if switches else ""
 
 
-def _complain(line: str) -> None:
+def _print_error(line: str) -> None:
     with contextlib.suppress(OSError, ValueError):
         print(f"gipfel: {line}", file=sys.stderr, flush=True)  # noqa: T201
 
@@ -307,12 +307,12 @@ def main(arguments: list[str]) -> int:
     try:
         rendezvous = Rendezvous.model_validate_json(given)
     except ValueError:
-        _complain(f"There is no vetting run: {RENDEZVOUS_VARIABLE} is not set.")
+        _print_error(f"There is no vetting run: {RENDEZVOUS_VARIABLE} is not set.")
         return 2
     try:
         node = arguments[1] if arguments else node_name(os.environ)
     except GipfelError as error:
-        _complain(str(error))
+        _print_error(str(error))
         return 2
     agent = Agent(
         lambda: rendezvous,

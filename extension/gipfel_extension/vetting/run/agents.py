@@ -1,4 +1,4 @@
-"""Who starts the agents: this machine for itself, Slurm's step, or a step that is started for them."""
+"""Start the agents: on this machine, as tasks of this Slurm step, or in a step of their own."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from typing import Protocol
 
 from gipfel_cluster.steps import PYTHON, StepSpec, start_step
 
-from .place import Kind, Place
+from .location import Location, LocationKind
 from .rendezvous import RENDEZVOUS_VARIABLE, Rendezvous
 
 _AGENT = f"{__package__}.agent"
@@ -19,17 +19,17 @@ _SOON_S, _END_S = 3.0, 12.0
 
 
 class Agents(Protocol):
-    """Agents that were started, or that come by themselves."""
+    """Agents that were started, or that connect by themselves."""
 
     def problem(self, node: str) -> str:
-        """Why the agent of a node has ended or can't come, as a sentence; empty as far as nobody knows."""
+        """Return why the agent of a node has ended or can't connect, as a sentence; empty where unknown."""
 
     def end(self) -> None:
         """See to it that those that were started have ended; they have been told."""
 
 
-class AgentHere:
-    """The agent of this node, a child of this process in a session of its own."""
+class LocalAgent:
+    """Agent of this node, a child of this process in a session of its own."""
 
     def __init__(self, rendezvous: Rendezvous, node: str, environment: Mapping[str, str]) -> None:
         self._node = node
@@ -41,7 +41,7 @@ class AgentHere:
         )
 
     def problem(self, node: str) -> str:
-        """How it ended."""
+        """Return how it ended."""
         status = self._process.poll()
         if node != self._node or status is None:
             return ""
@@ -59,8 +59,8 @@ class AgentHere:
         self._process.wait(_END_S)
 
 
-class TasksOfStep(AgentHere):
-    """The other tasks of this Slurm step come by themselves, by a file."""
+class TasksOfStep(LocalAgent):
+    """Other tasks of this Slurm step, which connect by themselves through a file."""
 
     def __init__(self, rendezvous: Rendezvous, node: str, environment: Mapping[str, str], file: Path) -> None:
         self._file = file
@@ -75,7 +75,7 @@ class TasksOfStep(AgentHere):
 
 
 class StepOfAgents:
-    """A step with an agent on every node of the job."""
+    """Step with an agent on every node of the job."""
 
     def __init__(
         self, rendezvous: Rendezvous, nodes: tuple[str, ...], folder: Path, environment: Mapping[str, str]
@@ -91,7 +91,7 @@ class StepOfAgents:
         self._handle = start_step(spec, environment)
 
     def problem(self, node: str) -> str:  # noqa: ARG002 - a step ends as a whole
-        """How the step ended."""
+        """Return how the step ended."""
         status = self._handle.poll()
         if status is None:
             return ""
@@ -104,7 +104,7 @@ class StepOfAgents:
 
 
 def start_agents(
-    place: Place, rendezvous: Rendezvous, folder: Path, environment: Mapping[str, str]
+    location: Location, rendezvous: Rendezvous, folder: Path, environment: Mapping[str, str]
 ) -> Agents:
     """Start what must be started for agents to come.
 
@@ -113,8 +113,8 @@ def start_agents(
     GipfelError
         The step can't be started.
     """
-    if place.kind is Kind.STEP:
-        return TasksOfStep(rendezvous, place.node, environment, place.rendezvous(folder))
-    if place.kind is Kind.ALLOCATION and place.nodes != (place.node,):
-        return StepOfAgents(rendezvous, place.nodes, folder / "vetting", environment)
-    return AgentHere(rendezvous, place.node, environment)
+    if location.kind is LocationKind.STEP:
+        return TasksOfStep(rendezvous, location.node, environment, location.rendezvous(folder))
+    if location.kind is LocationKind.ALLOCATION and location.nodes != (location.node,):
+        return StepOfAgents(rendezvous, location.nodes, folder / "vetting", environment)
+    return LocalAgent(rendezvous, location.node, environment)

@@ -1,6 +1,7 @@
-"""Child processes with a time limit: each leads a session of its own, which is killed whole.
+"""Child processes with a time limit: each leads a session of its own, which is killed as a whole.
 
-They are started by a process with one thread alone, and the kernel kills them when that process is gone.
+They are started by a process with a single thread, and the kernel kills them when that process is gone.
+`probes_python` chooses the image's Python, because training will run with it.
 """
 
 import contextlib
@@ -8,12 +9,14 @@ import ctypes
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from ..fork_server import Forked, ForkServer
+from ...kernels.examine import find_image_python
+from ..local_probes import Forked, ForkServer
 
 _PR_SET_PDEATHSIG = 1
 _LARGEST = 8 << 20
@@ -22,10 +25,13 @@ _PIECES = 64
 _REAPED_WITHIN_S = 2.0
 #: How long a process may be stopped by a signal before it counts as lost, in seconds.
 STOPPED_S = 5.0
+_C = ctypes.CDLL(None, use_errno=True)
+_HAS_TORCH = "import importlib.util as u, sys; sys.exit(u.find_spec('torch') is None)"
+_ASKED_S = 10.0
 
 
 class Child:
-    """A running child and what it has printed so far.
+    """Running child and its output so far.
 
     Parameters
     ----------
@@ -54,7 +60,7 @@ class Child:
 
     @property
     def streams(self) -> tuple[int, ...]:
-        """What can be waited for."""
+        """Return the descriptors to wait for."""
         return tuple(self._streams)
 
     def advance(self) -> bool:
@@ -143,7 +149,7 @@ class Child:
 
 
 class ForkedChild(Child):
-    """A child that the fork server has started, which says how it ends."""
+    """Child that the fork server has started, which reports its end."""
 
     def __init__(self, forked: Forked, *, output: int, errors: int, limit_s: float) -> None:
         super().__init__(forked.pid, output=output, errors=errors, limit_s=limit_s)
@@ -172,11 +178,8 @@ def _state(pid: int) -> str:
         return ""
 
 
-_C = ctypes.CDLL(None, use_errno=True)
-
-
 def die_with_parent() -> None:
-    """Let the kernel kill this process when the one that started it is gone."""
+    """Have the kernel kill this process when its parent is gone."""
     _C.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
@@ -270,3 +273,23 @@ def start_function(function: Callable[[], bytes], *, limit_s: float) -> Child:
     os.close(send)
     os.close(said)
     return Child(pid, output=receive, errors=errors, limit_s=limit_s)
+
+
+def probes_python(environment: Mapping[str, str]) -> str:
+    """Return the first Python on the PATH that is not this runtime's; this one where only it has torch."""
+    own = sys.executable
+    found = find_image_python(environment.get("PATH", os.defpath), Path(sys.prefix))
+    if found is None or _has_torch(found, environment):
+        return found or own
+    return own if _has_torch(own, environment) else found
+
+
+def _has_torch(python: str, environment: Mapping[str, str]) -> bool:
+    try:
+        done = subprocess.run(
+            [python, "-c", _HAS_TORCH], env=dict(environment), stdin=subprocess.DEVNULL, capture_output=True,
+            timeout=_ASKED_S, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0

@@ -1,4 +1,4 @@
-"""The course of a vetting run: each node's own checks, then groups, then a verdict for whatever is left."""
+"""Coordinator of a run: each node's own checks, then groups, then a verdict for whatever is left."""
 
 import math
 import time
@@ -8,18 +8,16 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from ..fork_server import IMPORT_LIMIT_S
+from ..local_probes import IMPORT_LIMIT_S
 from ..model import CheckResult, Owner, Scope, Verdict
 from ..one_check import is_group, time_limit, uses_torch
 from ..protocol import ProtocolCheck
-from .board import Board
-from .desk import Desk, RunEnded, Ticket
+from .dispatch import AgentPool, Dispatcher, PendingTask, RunEnded
 from .group_checks import GroupChecks
-from .judging import failed_alone
 from .messages import CheckDone, RunCheck
-from .peers import Peers
+from .report_builder import ReportBuilder, failed_alone
 
-#: Type and name of what is said of a node's agent.
+#: Type and name of results on a node's agent.
 AGENT = "agent"
 #: In the evidence of a verdict that an earlier run gave.
 SKIPPED = "skipped"
@@ -33,7 +31,7 @@ _SAME_SIGNAL_S = 10.0
 
 
 class Coordinator:
-    """Runs a protocol on the nodes of a board.
+    """Runs a protocol on the nodes of a report.
 
     Parameters
     ----------
@@ -55,8 +53,8 @@ class Coordinator:
 
     def __init__(
         self,
-        board: Board,
-        peers: Peers,
+        builder: ReportBuilder,
+        pool: AgentPool,
         *,
         why_not: Callable[[str], str],
         ended: Callable[[], str],
@@ -69,109 +67,113 @@ class Coordinator:
         due: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.board, self._peers = board, peers
+        self.builder, self._pool = builder, pool
         self._why_not, self._tick, self._stop_early = why_not, tick, stop_early
         self._one_suffices = one_suffices
         self._skipped = skipped or {}
         self._interrupted = interrupted
-        self._desk = Desk(peers, ended, self._look, due, clock)
+        self._dispatcher = Dispatcher(pool, ended, self._look, due, clock)
         self._come_by = time.monotonic() + come_within_s
         self._come_within_s = come_within_s
-        self._told: set[str] = set()
+        self._reported_lost: set[str] = set()
 
     def run(self) -> str:
-        """Run everything; why it ended early, or nothing. Then every check has a verdict on every node."""
+        """Run everything until each check has a verdict on each node; return why it ended early, or ""."""
         reason = ""
         try:
             self._run_own_checks()
-            if self._stop_early and failed_alone(self.board):
+            if self._stop_early and failed_alone(self.builder):
                 reason = "Not run: a node had already failed, and the run was to be given up then."
             else:
-                GroupChecks(self.board, self._desk, one_suffices=self._one_suffices).run()
+                GroupChecks(self.builder, self._dispatcher, one_suffices=self._one_suffices).run()
         except RunEnded as ended:
             reason = str(ended)
-        self._tell_lost()
+        self._report_lost()
         if self._interrupted():
             self._forgive_lost()
         self._fill(reason)
-        self.board.replace(self.board.past.settle(self.board.results))
+        self.builder.replace(self.builder.earlier_runs.settle(self.builder.results))
         return reason
 
     def _run_own_checks(self) -> None:
-        waiting = {node: self._own_checks(node) for node in self.board.nodes}
-        active: dict[str, tuple[ProtocolCheck, Ticket]] = {}
+        waiting = {node: self._own_checks(node) for node in self.builder.nodes}
+        active: dict[str, tuple[ProtocolCheck, PendingTask]] = {}
         until = self._own_checks_until()
         while waiting or active:
-            self._desk.pump()
-            late = {*waiting, *active} - self._peers.lost.keys()
-            if self._desk.clock() > until and not late.issuperset(self._peers.present):
+            self._dispatcher.pump()
+            late = {*waiting, *active} - self._pool.lost.keys()
+            if self._dispatcher.clock() > until and not late.issuperset(self._pool.present):
                 self._leave_behind(late, active)
                 break
-            for node, (entry, ticket) in list(active.items()):
-                if ticket.done:
+            for node, (entry, pending) in list(active.items()):
+                if pending.done:
                     del active[node]
-                    self.board.run(node, "")
-                    self.board.add(_results(entry, node, ticket))
+                    self.builder.run(node, "")
+                    self.builder.add(_results(entry, node, pending))
             for node in list(waiting):
-                if node in self._peers.lost or not waiting[node]:
+                if node in self._pool.lost or not waiting[node]:
                     del waiting[node]
-                elif node in self._peers.present and node not in active:
+                elif node in self._pool.present and node not in active:
                     entry = waiting[node].pop(0)
-                    self.board.run(node, entry.name)
+                    self.builder.run(node, entry.name)
                     active[node] = (entry, self._give(node, entry))
-        self.board.replace(self.board.compared(self.board.results))
+        self.builder.replace(self.builder.compared(self.builder.results))
 
     def _own_checks_until(self) -> float:
         """Return when nodes must have ended their own checks, so that there is time for those of groups."""
-        groups = [each for each in self.board.protocol.runnable if is_group(each)]
+        groups = [each for each in self.builder.protocol.runnable if is_group(each)]
         needed = sum(time_limit(each) * (_LEAST_ROUNDS if each.scope is Scope.PAIR else 1) for each in groups)
-        left = self._desk.due - self._desk.clock()
-        return self._desk.due - _MARGIN_S - min(needed, _MOST_FOR_GROUPS * left)
+        left = self._dispatcher.due - self._dispatcher.clock()
+        return self._dispatcher.due - _MARGIN_S - min(needed, _MOST_FOR_GROUPS * left)
 
     def _leave_behind(
-        self, late: Collection[str], active: Mapping[str, tuple[ProtocolCheck, Ticket]]
+        self, late: Collection[str], active: Mapping[str, tuple[ProtocolCheck, PendingTask]]
     ) -> None:
-        """Go on without nodes that take longer than there is time: they must not cost the others theirs."""
+        """Continue without nodes that take longer than the run has: they must not cost the others theirs."""
         fix = "See why this node is slow, or give the run more time (--time-limit)."
         for node in sorted(late):
             running = ""
             if node in active:
-                entry, ticket = active[node]
+                entry, pending = active[node]
                 running = entry.name
-                self._desk.give_up(ticket)
+                self._dispatcher.give_up(pending)
             came = (
-                "It had not ended its own checks" if node in self._peers.present else "Its agent had not come"
+                "It had not ended its own checks" if node in self._pool.present else "Its agent had not come"
             )
             reason = f"{came} when the time for them was up, and others had."
-            self.board.run(node, "")
-            left = [each for each in self.board.protocol.runnable if not self.board.heard_of(node, each.name)]
+            self.builder.run(node, "")
+            left = [
+                each
+                for each in self.builder.protocol.runnable
+                if not self.builder.has_verdict(node, each.name)
+            ]
             # What it did at the moment is what it is left behind for.
             blamed = running or (left[0].name if left else "")
             for each in left:
                 follows = {} if each.name == blamed else {"evidence": {"follows": True}}
-                self.board.add([each.not_run(node, node, reason, fix).model_copy(update=follows)])
+                self.builder.add([each.not_run(node, node, reason, fix).model_copy(update=follows)])
 
     def _own_checks(self, node: str) -> list[ProtocolCheck]:
-        """What this node runs; of what it need not run again it is said why."""
+        """Return the checks that this node runs; add the reason for those that it skips."""
         # Torch is imported beside the checks that do without it.
-        entries = sorted(self.board.protocol.runnable, key=uses_torch)
+        entries = sorted(self.builder.protocol.runnable, key=uses_torch)
         if node not in self._skipped:
             return entries
         alone = [entry for entry in entries if not is_group(entry)]
         when = datetime.fromtimestamp(self._skipped[node] / 1e9, UTC)
-        self.board.add([_not_again(entry, node, f"{when:%Y-%m-%d %H:%M} UTC") for entry in alone])
+        self.builder.add([_not_again(entry, node, f"{when:%Y-%m-%d %H:%M} UTC") for entry in alone])
         return [entry for entry in entries if is_group(entry)]
 
-    def _give(self, node: str, entry: ProtocolCheck) -> Ticket:
+    def _give(self, node: str, entry: ProtocolCheck) -> PendingTask:
         document: JsonValue = entry.model_dump(mode="json")
         limit, patience = time_limit(entry), 0.0
         torch: Literal["", "later", "now"] = ""
         if uses_torch(entry):
             torch = "now"
-            patience = 0.0 if node in self._peers.torch_import_s else IMPORT_LIMIT_S
-        elif any(uses_torch(each) for each in self.board.protocol.runnable):
+            patience = 0.0 if node in self._pool.torch_import_s else IMPORT_LIMIT_S
+        elif any(uses_torch(each) for each in self.builder.protocol.runnable):
             torch = "later"
-        return self._desk.give(
+        return self._dispatcher.give(
             node,
             lambda task: RunCheck(task=task, entry=document, limit_s=limit, torch=torch),
             limit + patience,
@@ -179,55 +181,55 @@ class Coordinator:
 
     def _look(self) -> None:
         late = time.monotonic() > self._come_by
-        for node in self.board.nodes:
-            if node in self._peers.present or node in self._peers.lost:
-                if node in self._peers.present and (problem := self._why_not(node)):
-                    self._peers.lose(node, problem)
+        for node in self.builder.nodes:
+            if node in self._pool.present or node in self._pool.lost:
+                if node in self._pool.present and (problem := self._why_not(node)):
+                    self._pool.lose(node, problem)
                 continue
             problem = self._why_not(node)
             if problem or late:
-                self._peers.lose(
+                self._pool.lose(
                     node, f"Its agent never came: {problem or f'{self._come_within_s:g} s were not enough.'}"
                 )
-        self._tell_lost()
-        self.board.imported(self._peers.torch_import_s)
+        self._report_lost()
+        self.builder.imported(self._pool.torch_import_s)
         self._tick()
 
-    def _tell_lost(self) -> None:
-        for node, reason in self._peers.lost.items():
-            if node not in self._told:
-                self._told.add(node)
-                running = self.board.running.get(node, "")
-                self.board.run(node, "")
+    def _report_lost(self) -> None:
+        for node, reason in self._pool.lost.items():
+            if node not in self._reported_lost:
+                self._reported_lost.add(node)
+                running = self.builder.running.get(node, "")
+                self.builder.run(node, "")
                 during = f" It was running the check {running}." if running else ""
-                self.board.add([_of_agent(node, f"{reason}{during}")])
+                self.builder.add([_of_agent(node, f"{reason}{during}")])
 
     def _forgive_lost(self) -> None:
-        """Take back what was said of agents that the signal for this run has ended as well."""
+        """Remove results on agents that the signal for this run has ended as well."""
         since_ns = time.time_ns() - int(_SAME_SIGNAL_S * 1e9)
         just_now = {
-            each.node for each in self.board.results if each.type == AGENT and each.started_ns > since_ns
+            each.node for each in self.builder.results if each.type == AGENT and each.started_ns > since_ns
         }
-        self._told -= just_now
-        self.board.replace(
-            [each for each in self.board.results if each.type != AGENT or each.node not in just_now]
+        self._reported_lost -= just_now
+        self.builder.replace(
+            [each for each in self.builder.results if each.type != AGENT or each.node not in just_now]
         )
 
     def _fill(self, reason: str) -> None:
-        """A verdict "not run" wherever a check has said nothing of a node."""
-        heard = {(each.node, each.check) for each in self.board.results}
-        for entry in self.board.protocol.runnable:
-            if ("", entry.name) in heard:
+        """Add a verdict "not run" wherever a check has given none."""
+        judged = {(each.node, each.check) for each in self.builder.results}
+        for entry in self.builder.protocol.runnable:
+            if ("", entry.name) in judged:
                 continue
-            for node in self.board.nodes:
-                if (node, entry.name) not in heard:
+            for node in self.builder.nodes:
+                if (node, entry.name) not in judged:
                     why = (
                         "The node's agent was lost."
-                        if node in self._told
+                        if node in self._reported_lost
                         else reason or "It gave no verdict."
                     )
                     missing = entry.not_run(node, node, why)
-                    self.board.add([missing.model_copy(update={"evidence": {"follows": True}})])
+                    self.builder.add([missing.model_copy(update={"evidence": {"follows": True}})])
 
 
 def _not_again(entry: ProtocolCheck, node: str, when: str) -> CheckResult:
@@ -249,10 +251,10 @@ def _of_agent(node: str, reason: str) -> CheckResult:
     )
 
 
-def _results(entry: ProtocolCheck, node: str, ticket: Ticket) -> Sequence[CheckResult]:
-    answer = ticket.answer
+def _results(entry: ProtocolCheck, node: str, pending: PendingTask) -> Sequence[CheckResult]:
+    answer = pending.answer
     if not isinstance(answer, CheckDone):
-        # The node is lost, which is said of its agent.
+        # The node is lost: its agent has a result of its own.
         return []
     if answer.problem:
         return [entry.not_run(node, node, answer.problem, "See why this node is slow, or give it more time.")]

@@ -1,4 +1,4 @@
-"""Known figures of the network between nodes, and pairs beside them: slow alike is not fit."""
+"""Network between nodes compared with its reference values: pairs that are slow alike are not fit."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,20 +8,20 @@ from pydantic import ValidationError
 from gipfel_cluster.model import Frozen
 
 from ..attribution.state import PairSettings
-from ..figures import Figure, best_known_network
 from ..model import CheckResult, Owner, Verdict
 from ..probing import ProbeSpec
 from ..protocol import ProtocolCheck
-from ..quantities import shown
+from ..quantities import with_unit
+from ..reference_values import ReferenceValue, best_known_network
 from .groups import GroupOutcome
 
-#: Methods whose figure is what one node sends to the other.
+#: Methods whose measurement is what one node sends to the other.
 _COMPARABLE = ("allreduce", "send")
 _SOCKETS = "socket"
 
 
 class Network(Frozen):
-    """The network of a pair, as the probe found it.
+    """Network of a pair, as the probe found it.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class Network(Frozen):
         """Return whether data goes through sockets although the node has something faster."""
         return bool(self.fabric) and self.transport.lower() == _SOCKETS
 
-    def figure(self, spec: ProbeSpec) -> Figure | None:
+    def reference(self, spec: ProbeSpec) -> ReferenceValue | None:
         """Return what is known of it for this probe."""
         if self.transport == "gloo" or spec.request.get("method") not in _COMPARABLE:
             return None
@@ -77,18 +77,24 @@ def network_of(outcomes: Sequence[GroupOutcome], gpus: int) -> Network:
     return max(found, key=lambda each: (each.rate * each.adapters, each.by_sockets), default=Network())
 
 
-def settings_for(settings: PairSettings, entry: ProtocolCheck, figure: Figure | None) -> PairSettings:
+def settings_for(
+    settings: PairSettings, entry: ProtocolCheck, reference: ReferenceValue | None
+) -> PairSettings:
     """Return the settings with the floor that the network gives."""
     share = entry.threshold.of_best_known if entry.threshold else None
-    if share is None or figure is None:
+    if share is None or reference is None:
         return settings
-    return settings.model_copy(update={"floor": max(settings.floor, share * figure.value)})
+    return settings.model_copy(update={"floor": max(settings.floor, share * reference.value)})
 
 
 def held_against(
-    result: CheckResult, entry: ProtocolCheck, settings: PairSettings, network: Network, figure: Figure | None
+    result: CheckResult,
+    entry: ProtocolCheck,
+    settings: PairSettings,
+    network: Network,
+    reference: ReferenceValue | None,
 ) -> CheckResult:
-    """Return a verdict of pairs with what the network says of its figure."""
+    """Return a verdict of pairs with compared with what its network can do."""
     measured = result.figure
     if measured is None or not entry.threshold:
         return result
@@ -98,14 +104,14 @@ def held_against(
         return result.with_verdict(Verdict.FAIL, reason, fix=fix).model_copy(update={"owner": Owner.IMAGE})
     if result.verdict not in {Verdict.PASS, Verdict.DEGRADED}:
         return result
-    if figure is not None and measured > figure.too_much:
-        most = shown(figure.too_much, result.unit)
-        reason = f"{shown(measured, result.unit)} is more than {network.name} can do ({most})."
+    if reference is not None and measured > reference.too_much:
+        most = with_unit(reference.too_much, result.unit)
+        reason = f"{with_unit(measured, result.unit)} is more than {network.name} can do ({most})."
         fix = "Something was measured wrongly: report it with the evidence."
     elif entry.threshold.of_best_known is not None and not (settings.floor or settings.baseline):
         reason = (
-            f"{shown(measured, result.unit)}: no figure is known for {network.name} and none is stored,"
-            " so that all pairs may be slow alike."
+            f"{with_unit(measured, result.unit)}: no reference value is known for {network.name}"
+            " and none is stored, so that all pairs may be slow alike."
         )
         line = f", line {entry.line}" if entry.line else ""
         fix = f"Set at_least in the threshold of the check {entry.name!r}{line} of the protocol."

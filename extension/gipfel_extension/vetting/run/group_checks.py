@@ -11,11 +11,10 @@ from ..one_check import group_probe, is_group, time_limit
 from ..probing import ProbeAnswer, ProbeSpec
 from ..protocol import ProtocolCheck
 from ..threshold import judge
-from .board import Board
-from .desk import Desk
+from .dispatch import Dispatcher
 from .groups import GroupOutcome, run_groups
-from .judging import failed_alone
 from .pairs import run_pairs
+from .report_builder import ReportBuilder, failed_alone
 
 _ORDER = (Scope.GPU, Scope.NODE, Scope.PAIR, Scope.ALL)
 #: How often a group of all nodes is tried again without those that broke it.
@@ -31,8 +30,8 @@ class GroupChecks:
         Whether the job may go on with one node: what is measured between nodes then says nothing of the last.
     """
 
-    def __init__(self, board: Board, desk: Desk, *, one_suffices: bool = False) -> None:
-        self._board, self._desk, self._one_suffices = board, desk, one_suffices
+    def __init__(self, builder: ReportBuilder, dispatcher: Dispatcher, *, one_suffices: bool = False) -> None:
+        self._builder, self._dispatcher, self._one_suffices = builder, dispatcher, one_suffices
 
     def run(self) -> None:
         """Run all of them; a node that has failed takes no part in what concerns others.
@@ -42,102 +41,108 @@ class GroupChecks:
         RunEnded
             The run ends first.
         """
-        entries = [entry for entry in self._board.protocol.runnable if is_group(entry)]
+        entries = [entry for entry in self._builder.protocol.runnable if is_group(entry)]
         entries.sort(key=lambda each: _ORDER.index(each.scope))
         for place, entry in enumerate(entries):
             able = self._able(entry)
             spec = self._with_device(group_probe(entry), able)
             for node in able:
-                self._board.run(node, entry.name)
+                self._builder.run(node, entry.name)
             try:
                 self._run(entry, spec, able, sum(map(time_limit, entries[place + 1 :])))
             finally:
                 for node in able:
-                    self._board.run(node, "")
+                    self._builder.run(node, "")
 
     def _run(self, entry: ProtocolCheck, spec: ProbeSpec, able: Sequence[str], later_s: float) -> None:
         if entry.scope in {Scope.GPU, Scope.NODE}:
             self._within(entry, spec, able)
         elif (
-            len(self._board.nodes) == 1 and not entry.skip_if_alone and self._several_ranks(entry, spec, able)
+            len(self._builder.nodes) == 1
+            and not entry.skip_if_alone
+            and self._several_ranks(entry, spec, able)
         ):
             self._over_all(entry, spec, able)
-        elif len(self._board.nodes) == 1:
+        elif len(self._builder.nodes) == 1:
             reason = "The job has one node: there is no other to measure with."
-            self._board.add([entry.without_object(node, reason) for node in able])
+            self._builder.add([entry.without_object(node, reason) for node in able])
         elif len(able) < 2 and self._one_suffices:
             reason = "One node may go on alone: no other is left to measure with."
-            self._board.add([entry.without_object(node, reason) for node in able])
+            self._builder.add([entry.without_object(node, reason) for node in able])
         elif len(able) < 2:
             reason = "No other node is left to measure with."
             alone = [entry.not_run(node, node, reason) for node in able]
-            self._board.add([each.model_copy(update={"owner": Owner.SITE}) for each in alone])
+            self._builder.add([each.model_copy(update={"owner": Owner.SITE}) for each in alone])
         elif entry.scope is Scope.PAIR:
-            run_pairs(self._board, self._desk, entry, spec, able, later_s=later_s)
+            run_pairs(self._builder, self._dispatcher, entry, spec, able, later_s=later_s)
         else:
             self._over_all(entry, spec, able)
 
     def _several_ranks(self, entry: ProtocolCheck, spec: ProbeSpec, able: Sequence[str]) -> bool:
         """Return whether a check over all nodes can measure between the ranks of the only node."""
-        several = any(self._desk.peers.present[node].hello.gpus > 1 for node in able)
+        several = any(self._dispatcher.pool.present[node].hello.gpus > 1 for node in able)
         return entry.scope is Scope.ALL and spec.per_gpu and several
 
     def _able(self, entry: ProtocolCheck) -> Sequence[str]:
-        """The nodes that take part; of the others it is said why not."""
-        failed = failed_alone(self._board)
+        """Return the nodes that take part; add the reason for the others."""
+        failed = failed_alone(self._builder)
         able = []
-        for node in self._board.nodes:
-            if self._board.heard_of(node, entry.name) or node not in self._desk.peers.present:
+        for node in self._builder.nodes:
+            if self._builder.has_verdict(node, entry.name) or node not in self._dispatcher.pool.present:
                 # It lacks what the probe needs, or is lost; both have been said.
                 continue
             if node in failed and entry.scope in {Scope.PAIR, Scope.ALL}:
                 reason = "It was left out, so that others are measured without it: it had failed before."
                 skipped = entry.not_run(node, node, reason)
-                self._board.add([skipped.model_copy(update={"evidence": {"follows": True}})])
+                self._builder.add([skipped.model_copy(update={"evidence": {"follows": True}})])
                 continue
             able.append(node)
         return able
 
     def _with_device(self, spec: ProbeSpec, able: Sequence[str]) -> ProbeSpec:
-        """The probe for CPUs only where no node of the group has a GPU."""
+        """Return the probe, for CPUs only where no node of the group has a GPU."""
         if spec.request.get("device") != "auto":
             return spec
         gpus = any(
-            self._desk.peers.present[node].hello.gpus for node in able if node in self._desk.peers.present
+            self._dispatcher.pool.present[node].hello.gpus
+            for node in able
+            if node in self._dispatcher.pool.present
         )
         return spec.model_copy(update={"request": {**spec.request, "device": "cuda" if gpus else "cpu"}})
 
     def _within(self, entry: ProtocolCheck, spec: ProbeSpec, able: Sequence[str]) -> None:
-        alone = [node for node in able if spec.per_gpu and self._desk.peers.present[node].hello.gpus == 1]
+        alone = [
+            node for node in able if spec.per_gpu and self._dispatcher.pool.present[node].hello.gpus == 1
+        ]
         reason = "The job has one GPU on this node: there is no link between GPUs to measure."
-        self._board.add([entry.without_object(node, reason) for node in alone])
+        self._builder.add([entry.without_object(node, reason) for node in alone])
         started = time.time_ns()
-        outcomes = run_groups(self._desk, spec, [(node,) for node in able if node not in alone])
+        outcomes = run_groups(self._dispatcher, spec, [(node,) for node in able if node not in alone])
         judged = [_judged(entry, outcome, outcome.nodes[0], started) for outcome in outcomes]
-        self._board.add(self._board.compared(judged))
+        self._builder.add(self._builder.compared(judged))
 
     def _over_all(self, entry: ProtocolCheck, spec: ProbeSpec, able: Sequence[str]) -> None:
         left = tuple(able)
         for _ in range(_TRIES):
             started = time.time_ns()
-            (outcome,) = run_groups(self._desk, spec, [left])
+            (outcome,) = run_groups(self._dispatcher, spec, [left])
             culprits = [node for node in outcome.accused if node in left]
             for node in culprits:
-                self._board.run(node, "")
-                if node in self._desk.peers.present:
-                    self._board.add([_accusation(entry, outcome, node, started)])
+                self._builder.run(node, "")
+                if node in self._dispatcher.pool.present:
+                    self._builder.add([_accusation(entry, outcome, node, started)])
             left = tuple(node for node in left if node not in culprits)
             if not culprits or len(left) < 2:
                 break
         if culprits:
-            reason = "It gave no figure: nodes were lost in it again and again."
-            self._board.add([entry.not_run(node, node, reason) for node in left])
+            reason = "It gave no measurement: nodes were lost in it repeatedly."
+            self._builder.add([entry.not_run(node, node, reason) for node in left])
             return
-        self._board.add(self._board.compared([_judged(entry, outcome, "", started)]))
+        self._builder.add(self._builder.compared([_judged(entry, outcome, "", started)]))
 
 
 def _judged(entry: ProtocolCheck, outcome: GroupOutcome, node: str, started_ns: int) -> CheckResult:
-    """The verdict on what a group measured; for one node, or for all where none is named."""
+    """Return the verdict on a group's measurement; for one node, or for all where none is named."""
     finding = judge(_finding(outcome.answer, bool(outcome.accused)), entry.threshold, type_=entry.type)
     return _result(entry, finding, node, started_ns, outcome.seconds)
 

@@ -1,11 +1,11 @@
-"""A probe on groups of nodes side by side: ports, ranks, and an end for those that wait in vain."""
+"""Run a probe on groups of nodes side by side: ports, ranks, and an end for those that wait in vain."""
 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..probing import ProbeAnswer, ProbeSpec
-from .desk import Desk, Ticket
+from .dispatch import Dispatcher, PendingTask
 from .messages import FindPort, PortFound, RankEnd, RanksDone, RunRanks, Stop
 
 _PORT_LIMIT_S = 10.0
@@ -17,7 +17,7 @@ _RANKS_OF_A_NODE = 2
 
 @dataclass(frozen=True)
 class GroupOutcome:
-    """What a group of nodes said.
+    """Result of a group of nodes.
 
     Parameters
     ----------
@@ -37,15 +37,17 @@ class GroupOutcome:
 class _Group:
     nodes: tuple[str, ...]
     started: float = field(default_factory=time.monotonic)
-    port: Ticket | None = None
-    ranks: list[Ticket] = field(default_factory=list)
+    port: PendingTask | None = None
+    ranks: list[PendingTask] = field(default_factory=list)
     given: dict[int, tuple[int, ...]] = field(default_factory=dict)
     died_at: float | None = None
     stopped: bool = False
     outcome: GroupOutcome | None = None
 
 
-def run_groups(desk: Desk, spec: ProbeSpec, groups: Sequence[tuple[str, ...]]) -> list[GroupOutcome]:
+def run_groups(
+    dispatcher: Dispatcher, spec: ProbeSpec, groups: Sequence[tuple[str, ...]]
+) -> list[GroupOutcome]:
     """Run a probe once on each of these groups, which share no node; the limit is the probe's own.
 
     Raises
@@ -55,40 +57,40 @@ def run_groups(desk: Desk, spec: ProbeSpec, groups: Sequence[tuple[str, ...]]) -
     """
     open_groups = [_Group(nodes) for nodes in groups]
     for group in open_groups:
-        group.port = desk.give(group.nodes[0], lambda task: FindPort(task=task), _PORT_LIMIT_S)
+        group.port = dispatcher.give(group.nodes[0], lambda task: FindPort(task=task), _PORT_LIMIT_S)
     while not all(each.outcome for each in open_groups):
-        desk.pump()
+        dispatcher.pump()
         for group in open_groups:
             if group.outcome is None:
-                _advance(desk, spec, group)
+                _advance(dispatcher, spec, group)
     return [each.outcome for each in open_groups if each.outcome]
 
 
-def _advance(desk: Desk, spec: ProbeSpec, group: _Group) -> None:
+def _advance(dispatcher: Dispatcher, spec: ProbeSpec, group: _Group) -> None:
     if not group.ranks:
         if group.port and group.port.done:
-            _start_ranks(desk, spec, group)
+            _start_ranks(dispatcher, spec, group)
         return
     if group.died_at is None and any(each.died or _broken(each) for each in group.ranks):
         group.died_at = time.monotonic()
     if group.died_at and not group.stopped and time.monotonic() - group.died_at > _AFTER_DEATH_S:
         group.stopped = True
-        for ticket in group.ranks:
-            if not ticket.done:
-                desk.peers.send(ticket.node, Stop(task=ticket.number))
+        for pending in group.ranks:
+            if not pending.done:
+                dispatcher.pool.send(pending.node, Stop(task=pending.number))
     if all(each.done for each in group.ranks):
         group.outcome = _outcome(group, spec)
 
 
-def _start_ranks(desk: Desk, spec: ProbeSpec, group: _Group) -> None:
+def _start_ranks(dispatcher: Dispatcher, spec: ProbeSpec, group: _Group) -> None:
     found = group.port.answer if group.port else None
-    absent = tuple(node for node in group.nodes if node not in desk.peers.present)
+    absent = tuple(node for node in group.nodes if node not in dispatcher.pool.present)
     if absent or not isinstance(found, PortFound):
         accused = absent or group.nodes[:1]
         answer = ProbeAnswer(error=f"{', '.join(accused)} did not take part: the agent there is lost.")
         group.outcome = GroupOutcome(group.nodes, answer, accused)
         return
-    hellos = [desk.peers.present[node].hello for node in group.nodes]
+    hellos = [dispatcher.pool.present[node].hello for node in group.nodes]
     counts = [_ranks_of(spec, hello.gpus, alone=len(hellos) == 1) for hello in hellos]
     # One to listen for, and each node as many as it has: ranks are numbered node by node.
     first = 0
@@ -107,9 +109,9 @@ def _start_ranks(desk: Desk, spec: ProbeSpec, group: _Group) -> None:
                 address=address,
             )
 
-        ticket = desk.give(hello.node, run, spec.time_limit_s)
-        group.ranks.append(ticket)
-        group.given[ticket.number] = ranks
+        pending = dispatcher.give(hello.node, run, spec.time_limit_s)
+        group.ranks.append(pending)
+        group.given[pending.number] = ranks
 
 
 def _ranks_of(spec: ProbeSpec, gpus: int, *, alone: bool) -> int:
@@ -117,18 +119,18 @@ def _ranks_of(spec: ProbeSpec, gpus: int, *, alone: bool) -> int:
     return _RANKS_OF_A_NODE if alone and not (spec.per_gpu and gpus) else count
 
 
-def _broken(ticket: Ticket) -> bool:
-    """Whether a node has given up, so that others may wait in vain."""
-    if not ticket.done:
+def _broken(pending: PendingTask) -> bool:
+    """Return whether a node has given up, so that others may wait in vain."""
+    if not pending.done:
         return False
-    return not isinstance(ticket.answer, RanksDone) or any(each.answer.error for each in ticket.answer.ends)
+    return not isinstance(pending.answer, RanksDone) or any(each.answer.error for each in pending.answer.ends)
 
 
 def _outcome(group: _Group, spec: ProbeSpec) -> GroupOutcome:
     seconds = time.monotonic() - group.started
-    answered = [(ticket, _ends(ticket, group.given[ticket.number])) for ticket in group.ranks]
-    ends = [(ticket.node, end) for ticket, found in answered for end in found or ()]
-    lost = tuple(ticket.node for ticket, found in answered if found is None)
+    answered = [(pending, _ends(pending, group.given[pending.number])) for pending in group.ranks]
+    ends = [(pending.node, end) for pending, found in answered for end in found or ()]
+    lost = tuple(pending.node for pending, found in answered if found is None)
     dead = tuple(node for node, end in ends if end.died)
     accused = tuple(dict.fromkeys((*lost, *dead)))
     problem = _problem(ends, lost, dead)
@@ -141,17 +143,17 @@ def _outcome(group: _Group, spec: ProbeSpec) -> GroupOutcome:
     return GroupOutcome(group.nodes, problem, accused, seconds)
 
 
-def _ends(ticket: Ticket, ranks: tuple[int, ...]) -> tuple[RankEnd, ...] | None:
-    """How the ranks of a node ended; None where it says nothing of one of them."""
-    if not isinstance(ticket.answer, RanksDone):
+def _ends(pending: PendingTask, ranks: tuple[int, ...]) -> tuple[RankEnd, ...] | None:
+    """Return how the ranks of a node ended; None where one of them is missing."""
+    if not isinstance(pending.answer, RanksDone):
         return None
-    return ticket.answer.ends if sorted(each.rank for each in ticket.answer.ends) == list(ranks) else None
+    return pending.answer.ends if sorted(each.rank for each in pending.answer.ends) == list(ranks) else None
 
 
 def _problem(
     ends: Sequence[tuple[str, RankEnd]], lost: Sequence[str], dead: Sequence[str]
 ) -> ProbeAnswer | None:
-    """Why there is no measurement: of several reasons the one that comes from the culprit."""
+    """Return why there is no measurement: of several reasons the one of the faulty node."""
     if lost:
         return ProbeAnswer(error=f"{lost[0]} gave no answer for all of its ranks.")
     failed = [(node, end) for node, end in ends if end.answer.error]
@@ -170,7 +172,7 @@ def _short_of_samples(ends: Sequence[tuple[str, RankEnd]], spec: ProbeSpec) -> l
 
 
 def _merged(answers: Sequence[ProbeAnswer]) -> ProbeAnswer:
-    """The answer of the slowest rank, with the wrong values of all."""
+    """Return the answer of the slowest rank, with the wrong values of all."""
     slowest = min(
         answers, key=lambda each: sorted(each.samples)[len(each.samples) // 2] if each.samples else 0.0
     )

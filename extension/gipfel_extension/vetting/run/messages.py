@@ -1,4 +1,4 @@
-"""What a coordinator and its agents say to each other: one JSON document a message."""
+"""Messages between a coordinator and its agents: one JSON document each."""
 
 from typing import Annotated, Literal
 
@@ -14,7 +14,7 @@ LARGEST = 8 << 20
 
 
 class Hello(Frozen):
-    """An agent has come; again until it is welcomed.
+    """An agent has connected; repeated until it is welcomed.
 
     Parameters
     ----------
@@ -43,14 +43,14 @@ class Hello(Frozen):
     extra: bool = False
 
 
-class Beat(Frozen):
-    """Whoever says it is alive; said by both, once a second."""
+class Heartbeat(Frozen):
+    """The sender is alive; sent by both sides, once a second."""
 
     kind: Literal["beat"] = "beat"
 
 
 class CheckDone(Frozen):
-    """What a check said on this node; `problem` where it said nothing that can be read."""
+    """Results of a check on this node; `problem` where they can't be read."""
 
     kind: Literal["check_done"] = "check_done"
     task: int
@@ -66,7 +66,7 @@ class TorchImported(Frozen):
 
 
 class PortFound(Frozen):
-    """A port of this node that nobody listens on."""
+    """A free port of this node."""
 
     kind: Literal["port_found"] = "port_found"
     task: int
@@ -74,7 +74,7 @@ class PortFound(Frozen):
 
 
 class RankEnd(Frozen):
-    """How one rank of a probe ended.
+    """End of one rank of a probe.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class RankEnd(Frozen):
 
 
 class RanksDone(Frozen):
-    """How all ranks of a probe on this node ended."""
+    """Ends of all ranks of a probe on this node."""
 
     kind: Literal["ranks_done"] = "ranks_done"
     task: int
@@ -104,7 +104,7 @@ class RankDied(Frozen):
 
 
 class Leaving(Frozen):
-    """An agent ends; `reason` is empty after the coordinator's farewell."""
+    """An agent ends; `reason` is empty after the coordinator ended the run."""
 
     kind: Literal["leaving"] = "leaving"
     reason: str = ""
@@ -176,18 +176,18 @@ class Bye(Frozen):
 
 
 FromAgent = Annotated[
-    Hello | Beat | CheckDone | TorchImported | PortFound | RanksDone | RankDied | Leaving,
+    Hello | Heartbeat | CheckDone | TorchImported | PortFound | RanksDone | RankDied | Leaving,
     Field(discriminator="kind"),
 ]
 FromCoordinator = Annotated[
-    Welcome | Beat | RunCheck | FindPort | RunRanks | Stop | Bye, Field(discriminator="kind")
+    Welcome | Heartbeat | RunCheck | FindPort | RunRanks | Stop | Bye, Field(discriminator="kind")
 ]
 _FROM_AGENT: TypeAdapter[FromAgent] = TypeAdapter(FromAgent)
 _FROM_COORDINATOR: TypeAdapter[FromCoordinator] = TypeAdapter(FromCoordinator)
 
 
 def from_agent(data: bytes) -> FromAgent | None:
-    """A message of an agent; None for rubbish."""
+    """Return a message of an agent; None where it is not valid."""
     try:
         return _FROM_AGENT.validate_json(data)
     except (ValidationError, RecursionError):
@@ -195,7 +195,7 @@ def from_agent(data: bytes) -> FromAgent | None:
 
 
 def from_coordinator(data: bytes) -> FromCoordinator | None:
-    """A message of the coordinator; None for rubbish."""
+    """Return a message of the coordinator; None where it is not valid."""
     try:
         return _FROM_COORDINATOR.validate_json(data)
     except (ValidationError, RecursionError):

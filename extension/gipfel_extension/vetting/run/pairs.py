@@ -1,26 +1,96 @@
-"""Pair rounds: the attribution says who meets whom, and in the end whose fault it is."""
+"""Pair rounds: the attribution plans them and concludes; here they are run, as long as there is time.
 
-from collections.abc import Sequence
+`RoundTime` says how many rounds the run's time limit leaves room for, by how long rounds have taken.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
 
 from ..attribution.conclude import conclude
 from ..attribution.rounds import next_round
 from ..attribution.state import PairMeasurement, PairRound, PairSettings, PairState
-from ..checks.registry import check_class
+from ..check import check_class
 from ..model import CheckResult, Owner
 from ..probing import ProbeAnswer, ProbeSpec
 from ..protocol import ProtocolCheck
-from .board import Board
-from .desk import Desk, RunEnded
+from .dispatch import Dispatcher, RunEnded
 from .fabric import Network, held_against, network_of, settings_for
 from .groups import GroupOutcome, run_groups
-from .round_time import RoundTime
+from .report_builder import ReportBuilder
 
+#: Seconds that stay for verdicts and the report after the last round.
+_MARGIN_S = 3.0
+#: Less than this is not worth the first round, of which it is not known how long it takes.
+_LEAST_S = 5.0
+#: Rounds that usually suffice to settle what the survey has left open.
+_CONFIRM = 6
+#: The most rounds of a survey that settings may ask for.
+_MOST_SURVEY = 16
 #: A node that gave nothing with so many partners, who measured with others, is not measured again.
 _FRUITLESS = 2
 
 
+class RoundTime:
+    """Time left for rounds of pairs.
+
+    Parameters
+    ----------
+    until
+        When the last round must have ended, by `clock`; infinite where there is no limit.
+    """
+
+    def __init__(self, until: float, clock: Callable[[], float]) -> None:
+        self._until, self._clock = until - _MARGIN_S, clock
+        self._took: list[float] = []
+        self._started = clock()
+
+    def start(self) -> None:
+        """Record that a round starts."""
+        self._started = self._clock()
+
+    def end(self) -> None:
+        """Record that it has ended."""
+        self._took.append(self._clock() - self._started)
+
+    @property
+    def left(self) -> float:
+        """Return the seconds that are left."""
+        return self._until - self._clock()
+
+    @property
+    def suffices(self) -> bool:
+        """Return whether another round as long as the others fits; one that hung is not as the others."""
+        return self.left >= (statistics.median(self._took) if self._took else _LEAST_S)
+
+    def fitted(self, state: PairState) -> PairState:
+        """Return the state; where not every pair can be measured in time, with as many rounds as can.
+
+        The survey's rounds are spread over all pairs, so that its first ones already join all nodes. What
+        they find needs rounds of its own.
+        """
+        settings = state.settings
+        done = len({each.round for each in state.measurements if each.role == "survey"})
+        # Until then it makes no difference, and how long a round takes is known better.
+        if not state.every_pair or done < settings.survey_rounds or math.isinf(self.left):
+            return state
+        room = int(self.left / max(statistics.median(self._took), 1e-3))
+        confirm = min(settings.confirm_rounds, _CONFIRM)
+        if done + room - confirm >= len(state.nodes) - 1 + len(state.nodes) % 2:
+            return state
+        rounds = min(_MOST_SURVEY, max(settings.survey_rounds, done + room - confirm))
+        fewer = settings.model_copy(update={"every_pair_up_to": 0, "survey_rounds": rounds})
+        return state.model_copy(update={"settings": fewer})
+
+
 def run_pairs(
-    board: Board, desk: Desk, entry: ProtocolCheck, spec: ProbeSpec, nodes: Sequence[str], *, later_s: float
+    builder: ReportBuilder,
+    dispatcher: Dispatcher,
+    entry: ProtocolCheck,
+    spec: ProbeSpec,
+    nodes: Sequence[str],
+    *,
+    later_s: float,
 ) -> None:
     """Measure in rounds while the attribution wants to know more and there is time; then add its verdicts.
 
@@ -34,35 +104,35 @@ def run_pairs(
     RunEnded
         The run ends first; what was measured until then is judged all the same.
     """
-    pairs = _Pairs(board, desk, entry, spec=spec, nodes=nodes, later_s=later_s)
+    pairs = _Pairs(builder, dispatcher, entry, spec=spec, nodes=nodes, later_s=later_s)
     try:
         pairs.measure()
     except RunEnded:
         pairs.cut_short = True
         if pairs.rounds:
-            board.add(pairs.verdicts())
+            builder.add(pairs.verdicts())
         raise
-    board.add(pairs.verdicts())
+    builder.add(pairs.verdicts())
 
 
 class _Pairs:
-    """The rounds of one check."""
+    """Rounds of one check."""
 
     def __init__(
         self,
-        board: Board,
-        desk: Desk,
+        builder: ReportBuilder,
+        dispatcher: Dispatcher,
         entry: ProtocolCheck,
         *,
         spec: ProbeSpec,
         nodes: Sequence[str],
         later_s: float,
     ) -> None:
-        self._board, self._desk, self._entry, self._spec = board, desk, entry, spec
-        self._state = _state(board, desk, entry, nodes)
-        self._time = RoundTime(desk.due - later_s, desk.clock)
+        self._builder, self._dispatcher, self._entry, self._spec = builder, dispatcher, entry, spec
+        self._state = _state(builder, dispatcher, entry, nodes)
+        self._time = RoundTime(dispatcher.due - later_s, dispatcher.clock)
         self._lacking, self._network = "", Network()
-        present = desk.peers.present
+        present = dispatcher.pool.present
         self._gpus = max((present[node].hello.gpus for node in nodes if node in present), default=0)
         self.cut_short = False
 
@@ -82,10 +152,10 @@ class _Pairs:
             self._state = self._time.fitted(self._state)
         if self.cut_short:
             text = f"the run's time limit left room for {self.rounds} round(s) of pairs: not all is decided."
-            self._board.notes.append(f"{self._entry.name}: {text}")
+            self._builder.notes.append(f"{self._entry.name}: {text}")
         elif every_pair and not self._state.every_pair:
             text = "not each pair was measured, as the run's time limit leaves no room for it."
-            self._board.notes.append(f"{self._entry.name}: {text}")
+            self._builder.notes.append(f"{self._entry.name}: {text}")
 
     def verdicts(self) -> list[CheckResult]:
         """Return what the rounds say of each node."""
@@ -95,10 +165,10 @@ class _Pairs:
             reason = "The run's time limit left no room for a round of pairs."
             fix = "Give the run more time (--time-limit)."
             return [self._entry.not_run(node, node, reason, fix) for node in self._state.nodes]
-        figure = self._network.figure(self._spec)
-        settings = settings_for(self._state.settings, self._entry, figure)
+        reference = self._network.reference(self._spec)
+        settings = settings_for(self._state.settings, self._entry, reference)
         results = conclude(self._state.model_copy(update={"settings": settings, "cut_short": self.cut_short}))
-        judged = [held_against(each, self._entry, settings, self._network, figure) for each in results]
+        judged = [held_against(each, self._entry, settings, self._network, reference) for each in results]
         return [each.model_copy(update={"severity": self._entry.severity}) for each in judged]
 
     @property
@@ -117,7 +187,7 @@ class _Pairs:
         limit = min(self._spec.time_limit_s, self._time.left)
         spec = self._spec.model_copy(update={"time_limit_s": limit})
         groups = [pair for pair in pairs if not silent.keys() & set(pair)]
-        measured = iter(run_groups(self._desk, spec, groups))
+        measured = iter(run_groups(self._dispatcher, spec, groups))
         outcomes = []
         for pair in pairs:
             gone = [node for node in pair if node in silent]
@@ -169,15 +239,17 @@ def _lacking(entry: ProtocolCheck, node: str, module: str) -> CheckResult:
     return result.model_copy(update={"owner": Owner.IMAGE})
 
 
-def _state(board: Board, desk: Desk, entry: ProtocolCheck, nodes: Sequence[str]) -> PairState:
+def _state(
+    builder: ReportBuilder, dispatcher: Dispatcher, entry: ProtocolCheck, nodes: Sequence[str]
+) -> PairState:
     check = check_class(entry.type).model_validate(entry.parameters)
     settings = getattr(check, "pairs", PairSettings())
     floor = entry.threshold.at_least if entry.threshold else None
     if floor is not None and not settings.floor:
         settings = settings.model_copy(update={"floor": floor})
     if entry.threshold and entry.threshold.below_baseline is not None and not settings.baseline:
-        settings = settings.model_copy(update={"baseline": board.past.usual(entry) or 0.0})
-    present = desk.peers.present
+        settings = settings.model_copy(update={"baseline": builder.earlier_runs.usual(entry) or 0.0})
+    present = dispatcher.pool.present
     return PairState(
         check=entry.name,
         type=entry.type,
@@ -188,7 +260,7 @@ def _state(board: Board, desk: Desk, entry: ProtocolCheck, nodes: Sequence[str])
             for node in nodes
             if node in present and present[node].hello.switch
         },
-        history={node: board.past.fit(node, entry.name) for node in nodes},
+        history={node: builder.earlier_runs.fit(node, entry.name) for node in nodes},
     )
 
 

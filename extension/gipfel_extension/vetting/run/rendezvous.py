@@ -1,15 +1,17 @@
-"""How agents find the coordinator: a free port, keys of this run alone, told by a file or a variable.
+"""Rendezvous: agents find the coordinator by a file or a variable with its port and this run's keys.
 
-Whoever knows the coordinator's key can speak with it, and it listens to nobody who does not say the token.
-Both are in a file that its owner alone can read, or in the environment; never in an argument.
+Whoever knows the coordinator's key can connect, and it ignores everyone who does not send the token. Both
+are in a file that its owner alone can read, or in the environment; never in an argument.
 """
 
 import contextlib
+import fcntl
 import resource
 import secrets
 import socket
+import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import zmq
@@ -20,8 +22,8 @@ from gipfel_cluster.runs import write_atomically
 
 from ...telemetry.files import read_regular
 from .messages import LARGEST
-from .network import interfaces
 
+_SIOCGIFADDR = 0x8915
 #: By which agents that a coordinator starts learn the rendezvous.
 RENDEZVOUS_VARIABLE = "GIPFEL_VET_RENDEZVOUS"
 _MOST_BYTES = 1 << 20
@@ -32,7 +34,7 @@ _OVER_FOR_S = 300.0
 
 
 class Rendezvous(Frozen):
-    """Where the coordinator listens, and what must be known to be heard.
+    """Address of the coordinator, and the secrets to be heard by it.
 
     Parameters
     ----------
@@ -55,7 +57,7 @@ class Rendezvous(Frozen):
 
     @classmethod
     def read(cls, path: Path) -> "Rendezvous | None":
-        """What a file says; None where there is none yet, or nothing that can be read."""
+        """Return the content of a file; None where there is none yet, or it can't be read."""
         try:
             found = cls.model_validate_json(read_regular(path, _MOST_BYTES))
             # Another cluster, or one that was set up anew, may have had a job of this number.
@@ -66,11 +68,11 @@ class Rendezvous(Frozen):
 
     @classmethod
     def over(cls) -> "Rendezvous":
-        """What whoever comes too late finds."""
+        """Return what late agents find."""
         return cls(hosts=(), port=0, key="", token="")
 
     def reachable(self) -> tuple[str, str] | None:
-        """The first of its hosts that answers, and this node's own address on the way there."""
+        """Return the first of its hosts that answers, and this node's own address on the way there."""
         for host in self.hosts:
             try:
                 with socket.create_connection((host, self.port), _CONNECT_S) as link:
@@ -80,8 +82,8 @@ class Rendezvous(Frozen):
         return None
 
 
-class Door:
-    """The coordinator's socket.
+class Listener:
+    """Socket of the coordinator.
 
     Raises
     ------
@@ -127,7 +129,7 @@ def _allow_descriptors() -> None:
 
 
 def _names(node: str) -> Iterable[str]:
-    """The names and addresses by which other nodes may reach this one, the likeliest first."""
+    """Return the names and addresses by which other nodes may reach this one, the likeliest first."""
     found: dict[str, None] = {}
     doubtful: dict[str, None] = {}
     for name in dict.fromkeys((node, socket.gethostname())):
@@ -145,7 +147,7 @@ def _names(node: str) -> Iterable[str]:
 
 
 class Link:
-    """An agent's socket."""
+    """Socket of an agent."""
 
     def __init__(self, rendezvous: Rendezvous, host: str) -> None:
         self._context = zmq.Context()
@@ -170,3 +172,27 @@ class Link:
         """Close it, giving what was said last half a second to leave."""
         self.socket.close(linger=500)
         self._context.term()
+
+
+def interface_of(address: str) -> str:
+    """Return the name of the interface with this IPv4 address; empty where there is none."""
+    return next((name for name, own in interfaces() if own == address), "")
+
+
+def interfaces() -> Iterator[tuple[str, str]]:
+    """Yield each interface of this node and its first IPv4 address."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        for _, name in socket.if_nameindex():
+            try:
+                request = struct.pack("256s", name.encode()[:15])
+                answer = fcntl.ioctl(asked.fileno(), _SIOCGIFADDR, request)
+            except OSError:
+                continue
+            yield name, socket.inet_ntoa(answer[20:24])
+
+
+def free_port() -> int:
+    """Return a free port; it is not held."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as asked:
+        asked.bind(("", 0))
+        return int(asked.getsockname()[1])

@@ -1,4 +1,4 @@
-"""A vetting run from its start to its report, or an agent's part in one."""
+"""Session: a vetting run from its start to its report, or an agent's part in one."""
 
 import contextlib
 import signal
@@ -9,22 +9,19 @@ from pathlib import Path
 
 from gipfel_cluster.model import Frozen, GipfelError
 
-from ..history.finished import keep_report
-from ..history.locking import locked
+from ..history.store import locked
 from ..model import Scope
 from ..one_check import time_limit
 from ..protocol import VettingProtocol
 from ..report import BAD_NODES, GOOD_NODES, VettingReport
-from .actions import Action, decide
+from .actions import Action, decide, keep_report, resubmit
 from .agent import Agent, await_coordinator
 from .agents import start_agents
-from .board import Board, write_report
 from .coordinator import COME_WITHIN_S, SKIPPED, Coordinator
-from .past import Past
-from .peers import Peers
-from .place import Kind, Place
-from .rendezvous import Door, Rendezvous
-from .resubmit import resubmit
+from .dispatch import AgentPool
+from .location import Location, LocationKind
+from .rendezvous import Listener, Rendezvous
+from .report_builder import EarlierRuns, ReportBuilder, write_report
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Rounds of pairs that a time limit leaves room for, where the protocol sets none.
@@ -35,7 +32,7 @@ _OTHERS_S = 45.0
 
 
 class VettingOptions(Frozen):
-    """What is asked of a run.
+    """Options of a run.
 
     Parameters
     ----------
@@ -46,7 +43,7 @@ class VettingOptions(Frozen):
     come_within_s
         Seconds until the agents must have come.
     skip_vetted_s
-        A node that was vetted by this protocol so lately runs its own checks not again; 0 for never.
+        A node that was vetted by this protocol so recently skips its own checks; 0 for never.
     resubmits
         How often a job may be submitted again.
     """
@@ -61,39 +58,39 @@ class VettingOptions(Frozen):
 
 
 class Session(Frozen):
-    """A run that has ended: its report and where it is."""
+    """Ended run: its report and its folder."""
 
     report: VettingReport
     folder: Path
 
 
-def serve(place: Place, environment: Mapping[str, str]) -> int:
-    """Be the agent of a task that is not the first; the exit status."""
-    folder = place.folder(environment)
+def serve(location: Location, environment: Mapping[str, str]) -> int:
+    """Run the agent of a task that is not the first; return the exit status."""
+    folder = location.folder(environment)
     agent = Agent(
-        await_coordinator(place.rendezvous(folder)),
-        node=place.node,
-        rank=place.rank,
-        extra=place.extra,
+        await_coordinator(location.rendezvous(folder)),
+        node=location.node,
+        rank=location.rank,
+        extra=location.extra,
         environment=environment,
     )
     return agent.run()
 
 
-def call_off(place: Place, environment: Mapping[str, str]) -> None:
-    """Tell the other tasks of a step that there will be no run, so that they don't wait for one."""
-    if place.kind is Kind.STEP and len(place.nodes) > 1:
+def cancel_run(location: Location, environment: Mapping[str, str]) -> None:
+    """Report to the other tasks of a step that there will be no run, so that they don't wait for one."""
+    if location.kind is LocationKind.STEP and len(location.nodes) > 1:
         with contextlib.suppress(OSError, GipfelError):
-            Rendezvous.over().write(place.rendezvous(place.folder(environment)))
+            Rendezvous.over().write(location.rendezvous(location.folder(environment)))
 
 
 def vet(
     options: VettingOptions,
-    place: Place,
+    location: Location,
     environment: Mapping[str, str],
     show: Callable[[VettingReport], None] = lambda _: None,
 ) -> Session:
-    """Vet the nodes of a place; whatever happens, there is a report.
+    """Vet the nodes of a location; there is a report whatever happens.
 
     Parameters
     ----------
@@ -105,14 +102,14 @@ def vet(
     GipfelError
         Nothing could be started, or the report can't be written.
     """
-    folder = place.folder(environment)
+    folder = location.folder(environment)
     with _alone(folder):
-        return _vet(options, place, environment, show, folder)
+        return _vet(options, location, environment, show, folder)
 
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """See that no other run writes its report here: whose lists of nodes they are must be certain."""
+    """Ensure that no other run writes its report here: its lists of nodes must be this run's."""
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(locked(folder / "vetting" / ".lock", limit_s=_OTHERS_S))
@@ -130,80 +127,92 @@ def _alone(folder: Path) -> Iterator[None]:
 
 def _vet(
     options: VettingOptions,
-    place: Place,
+    location: Location,
     environment: Mapping[str, str],
     show: Callable[[VettingReport], None],
     folder: Path,
 ) -> Session:
     protocol = options.protocol
-    board = Board(
+    builder = ReportBuilder(
         protocol,
-        place.nodes,
+        location.nodes,
         folder,
-        cluster=place.cluster,
-        job=place.job,
-        past=Past.of(place.cluster, environment),
+        cluster=location.cluster,
+        job=location.job,
+        earlier_runs=EarlierRuns.of(location.cluster, environment),
     )
     limit = options.time_limit_s or protocol.time_limit_s or _longest(protocol) + options.come_within_s
     due = time.monotonic() + limit
-    asked: list[int] = []
+    signals: list[int] = []
 
     def ended() -> str:
-        if asked:
-            return f"The run was interrupted by {signal.Signals(asked[0]).name}."
+        if signals:
+            return f"The run was interrupted by {signal.Signals(signals[0]).name}."
         return f"The run's time limit of {limit:g} s was reached." if time.monotonic() > due else ""
 
     def tick() -> None:
-        report = board.keep()
+        report = builder.keep()
         if report is not None:
             show(report)
 
-    with _signals_kept(asked):
+    with _signals_kept(signals):
         _forget_lists(folder)
-        board.keep()
+        builder.keep()
         reason = ""
         if protocol.runnable:
             reason = _run(
-                board,
-                place,
+                builder,
+                location,
                 options,
                 environment=environment,
                 ended=ended,
-                interrupted=lambda: bool(asked),
+                interrupted=lambda: bool(signals),
                 tick=tick,
                 due=due,
             )
         else:
-            call_off(place, environment)
-        report = board.report(ended=True, complete=not reason)
-        decision = decide(report, options.action, options.min_nodes)
-        report = report.model_copy(
-            update={
-                "action": options.action.value,
-                "outcome": f"{reason} {decision.outcome}".strip(),
-                "exit_status": decision.status,
-            }
-        )
-        write_report(report, folder)
-        notes = keep_report(_newly_found(report), environment)
-        if decision.resubmit:
-            outcome = resubmit(report, place, environment, most=options.resubmits)
-            report = report.model_copy(update={"outcome": f"{report.outcome} {outcome}"})
-        report = report.model_copy(update={"notes": (*report.notes, *notes)})
-        write_report(report, folder)
+            cancel_run(location, environment)
+        report = _concluded(builder, location, options, environment, reason)
     return Session(report=report, folder=folder)
 
 
+def _concluded(
+    builder: ReportBuilder,
+    location: Location,
+    options: VettingOptions,
+    environment: Mapping[str, str],
+    reason: str,
+) -> VettingReport:
+    """Write the final report, then store it, and submit the job again where the action wants that."""
+    report = builder.report(ended=True, complete=not reason)
+    decision = decide(report, options.action, options.min_nodes)
+    report = report.model_copy(
+        update={
+            "action": options.action.value,
+            "outcome": f"{reason} {decision.outcome}".strip(),
+            "exit_status": decision.status,
+        }
+    )
+    write_report(report, builder.folder)
+    notes = keep_report(_newly_found(report), environment)
+    if decision.resubmit:
+        outcome = resubmit(report, location, environment, most=options.resubmits)
+        report = report.model_copy(update={"outcome": f"{report.outcome} {outcome}"})
+    report = report.model_copy(update={"notes": (*report.notes, *notes)})
+    write_report(report, builder.folder)
+    return report
+
+
 def _forget_lists(folder: Path) -> None:
-    """Take an earlier run's lists of nodes away: whoever reads them must not take them for this one's."""
+    """Remove an earlier run's lists of nodes, which must not be taken for this one's."""
     for name in (GOOD_NODES, BAD_NODES):
         with contextlib.suppress(OSError):
             (folder / name).unlink(missing_ok=True)
 
 
 def _run(
-    board: Board,
-    place: Place,
+    builder: ReportBuilder,
+    location: Location,
     options: VettingOptions,
     *,
     environment: Mapping[str, str],
@@ -212,18 +221,18 @@ def _run(
     tick: Callable[[], None],
     due: float,
 ) -> str:
-    door = Door(alone=place.nodes == (place.node,), node=place.node)
-    peers = Peers(door, place.nodes)
+    listener = Listener(alone=location.nodes == (location.node,), node=location.node)
+    pool = AgentPool(listener, location.nodes)
     try:
-        agents = start_agents(place, door.rendezvous, board.folder, environment)
+        agents = start_agents(location, listener.rendezvous, builder.folder, environment)
         try:
             coordinator = Coordinator(
-                board,
-                peers,
+                builder,
+                pool,
                 why_not=agents.problem,
                 ended=ended,
                 tick=tick,
-                skipped=board.past.vetted(board.protocol, board.nodes, options.skip_vetted_s),
+                skipped=builder.earlier_runs.vetted(builder.protocol, builder.nodes, options.skip_vetted_s),
                 stop_early=options.action is Action.ABORT,
                 one_suffices=options.action is Action.SHRINK and options.min_nodes == 1,
                 come_within_s=options.come_within_s,
@@ -231,18 +240,18 @@ def _run(
                 due=due,
             )
             reason = coordinator.run()
-            board.notes += peers.notes
+            builder.notes += pool.notes
             return reason
         finally:
             # Tasks that are done end well: the status of the step is the first one's.
-            peers.farewell(0)
+            pool.farewell(0)
             agents.end()
     finally:
-        door.close()
+        listener.close()
 
 
 def _newly_found(report: VettingReport) -> VettingReport:
-    """The report without what an earlier run had found, which must not count as found anew."""
+    """Return the report without results of an earlier run, which must not count twice."""
     old = {each.node for each in report.results if each.evidence.get(SKIPPED)}
     return report.model_copy(
         update={
@@ -259,14 +268,14 @@ def _longest(protocol: VettingProtocol) -> float:
 
 
 @contextlib.contextmanager
-def _signals_kept(asked: list[int]) -> Iterator[None]:
+def _signals_kept(signals: list[int]) -> Iterator[None]:
     """Note signals that ask for the end, as far as this thread may; a second one changes nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def note(number: int, _frame: object) -> None:
-        asked.append(number)
+        signals.append(number)
 
     before = {number: signal.signal(number, note) for number in _SIGNALS}
     try:
@@ -276,18 +285,18 @@ def _signals_kept(asked: list[int]) -> Iterator[None]:
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
 
-def place_of(environment: Mapping[str, str]) -> Place:
-    """Where this process is; a coordinator, or an agent's task.
+def location_of(environment: Mapping[str, str]) -> Location:
+    """Return where this process runs; as a coordinator, or an agent's task.
 
     Raises
     ------
     GipfelError
         Slurm's variables contradict each other.
     """
-    place = Place.of(environment)
-    if place.kind is Kind.STEP and place.rank == 0 and place.node not in place.nodes:
+    location = Location.of(environment)
+    if location.kind is LocationKind.STEP and location.rank == 0 and location.node not in location.nodes:
         raise GipfelError(
-            f"This node calls itself {place.node}, which is none of the step's nodes.",
+            f"This node calls itself {location.node}, which is none of the step's nodes.",
             "See that SLURMD_NODENAME reaches the container.",
         )
-    return place
+    return location

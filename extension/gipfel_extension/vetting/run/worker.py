@@ -1,29 +1,40 @@
-"""The process that does an agent's work: ``python -m gipfel_extension.vetting.run.worker``.
+"""Worker of an agent: ``python -m gipfel_extension.vetting.run.worker``.
 
-It has one thread, so that it may fork, and it speaks with its agent in lines of JSON. The two watch each
-other: an agent that is silent is killed with everything below it, so that a stopped one does not hold its
-job step.
+It has one thread, so that it may fork, and exchanges lines of JSON with its agent. The two watch each other:
+an agent that is silent is killed with everything below it, so that a stopped one does not hold its job step.
+Each check runs in a child (`check_locally`), which may be killed for it.
 """
 
 import contextlib
+import json
 import os
 import selectors
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
-from gipfel_cluster.job.orphans import adopt_orphans
+from pydantic import JsonValue, TypeAdapter
+
 from gipfel_cluster.model import Frozen
-from gipfel_cluster.scheduler.processes import descendants
+from gipfel_cluster.process.liveness import adopt_orphans
+from gipfel_cluster.process.tree import descendants
+from gipfel_cluster.runs import ScratchFolder
 
-from ..fork_server import IMPORT_LIMIT_S, ForkServer
+from ..check import CheckContext
+from ..gpus import Nvml
+from ..host import LocalHost
+from ..local_probes import IMPORT_LIMIT_S, ForkServer, LocalProbes
+from ..model import CheckResult
+from ..one_check import run_check
 from ..probing import ProbeAnswer, read_answer
-from .checking import RESULTS, check_here
-from .children import Child, die_with_parent, start_forked, start_function, start_program
+from ..protocol import ProtocolCheck
+from .children import Child, die_with_parent, probes_python, start_forked, start_function, start_program
 from .messages import (
-    Beat,
     CheckDone,
+    Heartbeat,
     RankDied,
     RankEnd,
     RanksDone,
@@ -33,9 +44,9 @@ from .messages import (
     TorchImported,
     from_coordinator,
 )
-from .network import interface_of
-from .python import probes_python
+from .rendezvous import interface_of
 
+RESULTS: TypeAdapter[tuple[CheckResult, ...]] = TypeAdapter(tuple[CheckResult, ...])
 #: Seconds without a word from the agent, which speaks once a second.
 SILENCE_S = 20.0
 _BUSY_S, _IDLE_S, _GRACE_S = 0.05, 0.5, 2.0
@@ -69,7 +80,7 @@ class Worker:
         self._beaten = 0.0
 
     def run(self) -> None:
-        """Work until the agent closes the line."""
+        """Work until the agent closes the pipe."""
         os.set_blocking(0, False)
         buffer = b""
         with selectors.DefaultSelector() as ready:
@@ -92,7 +103,7 @@ class Worker:
         now = time.monotonic()
         if now - self._beaten > 1:
             self._beaten = now
-            _say(Beat())
+            _send(Heartbeat())
         if os.getppid() != self._agent:
             return False
         if now - self._heard > SILENCE_S:
@@ -123,7 +134,7 @@ class Worker:
                 self._waiting = None
 
     def _import_torch(self) -> None:
-        """Begin to import torch beside the checks; without the server each probe imports it by itself."""
+        """Start importing torch beside the checks; without the server each probe imports it by itself."""
         if self._server is None:
             with contextlib.suppress(OSError):
                 self._server = ForkServer(self._probes_python(), self._environment)
@@ -134,14 +145,14 @@ class Worker:
         importing = server is not None and server.importing
         if server and server.forks and server.imported and not self._import_told:
             self._import_told = True
-            _say(TorchImported(seconds=server.imported.seconds))
+            _send(TorchImported(seconds=server.imported.seconds))
         message = self._waiting
         if message is None or (importing and message.torch == "now"):
             return
         self._waiting = None
         if server and server.late and message.torch == "now":
             problem = f"Importing torch did not end within {IMPORT_LIMIT_S:g} s."
-            _say(CheckDone(task=message.task, problem=problem))
+            _send(CheckDone(task=message.task, problem=problem))
         else:
             self._check = (message, self._start_check(message))
 
@@ -149,7 +160,7 @@ class Worker:
         python, server = self._probes_python(), self._server
 
         def check() -> bytes:
-            return check_here(
+            return check_locally(
                 message.entry,
                 node=self._node,
                 gpus=self._gpus,
@@ -193,17 +204,17 @@ class Worker:
         if self._check and self._check[1].advance():
             message, child = self._check
             self._check = None
-            _say(_check_done(message, child))
+            _send(_check_done(message, child))
             self._end_strays()
         for rank, child in list(self._children.items()):
             if child.advance():
                 del self._children[rank]
                 self._ends[rank] = end = _rank_end(rank, child)
                 if self._ranks and (end.died or end.answer.error) and self._children:
-                    _say(RankDied(task=self._ranks.task, rank=rank))
+                    _send(RankDied(task=self._ranks.task, rank=rank))
         if self._ranks and not self._children:
             ends = tuple(self._ends[rank] for rank in self._ranks.ranks)
-            _say(RanksDone(task=self._ranks.task, ends=ends))
+            _send(RanksDone(task=self._ranks.task, ends=ends))
             self._ranks = None
             self._end_strays()
 
@@ -234,6 +245,33 @@ class Worker:
                 pass
 
 
+def check_locally(
+    entry: JsonValue,
+    *,
+    node: str,
+    gpus: int | None,
+    python: str,
+    environment: Mapping[str, str],
+    server: ForkServer | None = None,
+) -> bytes:
+    """Return the results of one entry of a protocol on this node, as JSON."""
+    scratch = ScratchFolder.create(Path(tempfile.gettempdir()))
+    try:
+        context = CheckContext(
+            node=node,
+            environment=environment,
+            host=LocalHost(),
+            gpus=Nvml(environment),
+            probes=LocalProbes(python, environment, server),
+            expected_gpus=gpus,
+            scratch=scratch.path,
+        )
+        results = run_check(ProtocolCheck.model_validate_json(json.dumps(entry)), context)
+    finally:
+        scratch.remove()
+    return RESULTS.dump_json(tuple(results))
+
+
 def _rank_variables(message: RunRanks, rank: int, local: int) -> dict[str, str]:
     variables = {
         "RANK": str(rank),
@@ -254,7 +292,7 @@ def _check_done(message: RunCheck, child: Child) -> CheckDone:
     if child.timed_out:
         problem = f"The check did not end within its time limit of {message.limit_s:g} s and was killed."
     elif child.stopped:
-        problem = "The check's process was stopped by a signal (SIGSTOP) and did not go on."
+        problem = "The check's process was stopped by a signal (SIGSTOP) and did not continue."
     elif child.killed:
         problem = "The check was ended."
     elif child.status is not None and child.status < 0:
@@ -264,14 +302,14 @@ def _check_done(message: RunCheck, child: Child) -> CheckDone:
             return CheckDone(task=message.task, results=RESULTS.validate_json(bytes(child.output)))
         except ValueError:
             said = child.said.decode(errors="replace").strip().splitlines()
-            problem = f"The check ended without results; it said: {(said or ['nothing'])[-1][:300]}"
+            problem = f"The check ended without results; its last output: {(said or ['nothing'])[-1][:300]}"
     return CheckDone(task=message.task, problem=problem)
 
 
 def _rank_end(rank: int, child: Child) -> RankEnd:
     said = child.said.decode(errors="replace")
     if child.stopped:
-        answer = ProbeAnswer(error="The rank was stopped by a signal (SIGSTOP) and did not go on.")
+        answer = ProbeAnswer(error="The rank was stopped by a signal (SIGSTOP) and did not continue.")
         return RankEnd(rank=rank, answer=answer, died=True)
     if child.killed and not child.timed_out:
         return RankEnd(
@@ -282,7 +320,7 @@ def _rank_end(rank: int, child: Child) -> RankEnd:
     return RankEnd(rank=rank, answer=answer, died=status is not None and status < 0)
 
 
-def _say(message: Frozen) -> None:
+def _send(message: Frozen) -> None:
     line = message.model_dump_json().encode() + b"\n"
     try:
         while line:
@@ -293,7 +331,7 @@ def _say(message: Frozen) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Work for an agent: its process number, the node's name, and the number of GPUs or a dash."""
+    """Work for an agent; the arguments are its pid, the node's name, and the number of GPUs or a dash."""
     die_with_parent()
     adopt_orphans()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

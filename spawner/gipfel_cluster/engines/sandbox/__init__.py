@@ -1,4 +1,4 @@
-"""What runs on the host when a container starts, before its command: one short program, `start`.
+"""The program that makes a container on the host, before its command runs; it begins in `start`.
 
 Everything here counts in the time from a click to a notebook, so that only modules are imported that are
 there or made in a moment: no ``os`` (its part in C is ``posix``), ``re``, ``json``, ``dataclasses``,
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def start_words(python: "str | Sequence[str]", what: str) -> tuple[str, ...]:
-    """Give the words that start the program.
+    """Return the words that start the program.
 
     Parameters
     ----------

@@ -1,40 +1,49 @@
-"""From a mounted image to the command's end: the container's variables, its root, and bwrap or podman."""
+"""From a mounted image to the command's end: the container's variables, its root, and bwrap or podman.
+
+An image's entry point runs before the command and starts it. Enroot keeps it in ``/etc/rc``, a script for the
+shell that takes the command as its arguments and enters the image's own working directory. Sources: Enroot,
+``docker::configure`` and ``doc/image-format.md``.
+"""
 
 import posix
 
+from ... import namespaces
 from ...environment import IMAGE_FILES, compose, parse_environment
-from . import namespaces
-from .arguments import SYSTEM_FOLDERS, bwrap_options
 from .command import Bwrap, run_podman
-from .paths import is_folder
-from .plan import Plan, PlannedMount
-from .rootfs import Layers, Names, write_host_files, write_identity
+from .paths import is_folder, real_path
+from .plan import ContainerPlan, PlannedMount
+from .rootfs import Layers, Names, driver_wanted, place_driver, write_host_files, write_identity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from .squashfs import SquashfsServer
 
+#: What every container has beside the image and its mounts.
+SYSTEM_FOLDERS = ("/dev", "/proc", "/sys", "/tmp")  # noqa: S108 - the container's own, in memory
 #: Variables are bytes, which come out as they went in.
 _ANY = "surrogateescape"
+_ENTRY_SCRIPT = "/etc/rc"
+_SHELL = "/bin/sh"
+_ENTER_FOLDER = 'cd -- "$0" && exec "$@"'
 
 
 def run_in_image(
-    plan: Plan,
+    plan: ContainerPlan,
     workspace: str,
     servers: "Sequence[SquashfsServer]",
     sources: "Sequence[str]",
     ids: tuple[int, int],
 ) -> int:
-    """Run the plan's command in the image at ``lower`` of the workspace, which is the working folder.
+    """Run the plan's command in the image at ``lower`` of the workspace, which is the working directory.
 
     Parameters
     ----------
     servers
         What mounts the images, maybe not done yet.
     sources
-        For each mount of the plan the folder where it is, if it is an image itself.
+        For each mount of the plan the directory where it is, if it is an image itself.
     ids
         User and group on the host.
 
@@ -50,16 +59,15 @@ def run_in_image(
     """
     layers = Layers(f"{workspace}/lower", f"{workspace}/upper")
     if plan.entrypoint:
-        # What is run stands in the image.
+        # The entry point is read from the image.
         _wait(servers)
         servers = ()
-        from .entry import entered
 
-        plan.command = entered(layers, plan.entry, plan.command, plan.workdir)
+        plan.command = with_entry_point(layers, plan.entry, plan.command, plan.workdir)
     if plan.podman:
         mounts, environment = _assemble(plan, layers, servers, sources, ids)
         return _run_in_podman(plan, workspace, mounts, environment, ids)
-    # bwrap is loaded while the images are mounted; its working folder must not be one of ours.
+    # bwrap is loaded while the images are mounted; its working directory must not be one of ours.
     posix.chdir("/")
     with Bwrap(plan.program, plan.command) as bwrap:
         posix.chdir(workspace)
@@ -74,7 +82,7 @@ def _wait(servers: "Sequence[SquashfsServer]") -> None:
 
 
 def _assemble(
-    plan: Plan,
+    plan: ContainerPlan,
     layers: Layers,
     servers: "Sequence[SquashfsServer]",
     sources: "Sequence[str]",
@@ -94,7 +102,7 @@ def _assemble(
 
 
 def _options(
-    plan: Plan,
+    plan: ContainerPlan,
     workspace: str,
     mounts: "Sequence[PlannedMount]",
     environment: "Mapping[str, str]",
@@ -113,7 +121,7 @@ def _options(
 
 
 def _run_in_podman(
-    plan: Plan,
+    plan: ContainerPlan,
     workspace: str,
     mounts: "Sequence[PlannedMount]",
     environment: "Mapping[str, str]",
@@ -121,7 +129,7 @@ def _run_in_podman(
 ) -> int:
     import os
 
-    from .podman_child import fill_root, podman_argv, podman_environment
+    from .podman import fill_root, podman_argv, podman_environment
 
     root, folder = f"{workspace}/merged", f"{workspace}/podman"
     posix.mkdir(folder, 0o700)
@@ -135,7 +143,7 @@ def _run_in_podman(
 
 
 def _prepare(
-    plan: Plan,
+    plan: ContainerPlan,
     layers: Layers,
     sources: "Sequence[str]",
     environment: "Mapping[str, str]",
@@ -164,13 +172,88 @@ def _prepare(
     return mounts
 
 
-def _driver_mounts(plan: Plan, layers: Layers, environment: "Mapping[str, str]") -> list[PlannedMount]:
+def _driver_mounts(
+    plan: ContainerPlan, layers: Layers, environment: "Mapping[str, str]"
+) -> list[PlannedMount]:
     if not plan.driver:
         return []
-    from .libraries import driver_wanted, place_driver
-
     return place_driver(layers, plan.driver) if driver_wanted(environment) else []
 
 
 def _is_covered(path: str, mounted: "Sequence[str]") -> bool:
     return any(path == each or path.startswith(each.rstrip("/") + "/") for each in mounted)
+
+
+def bwrap_options(
+    root: str,
+    mounts: "Iterable[PlannedMount]",
+    *,
+    writable: bool,
+    ids: tuple[int, int],
+    workdir: str,
+    environment: "Mapping[str, str]",
+    hidden: str,
+    devices: "Iterable[PlannedMount] | None" = None,
+) -> list[str]:
+    """List the options of bwrap.
+
+    Parameters
+    ----------
+    root
+        The directory that becomes the container's root.
+    mounts
+        In their order; sources are mounted already where they are images.
+    ids
+        User and group in the container.
+    hidden
+        A directory of the host, free of links, that no mount may show: the container's own layers are there.
+    devices
+        The only nodes beside those that every process needs; None for all of the host's.
+    """
+    mounts = list(mounts)
+    options = ["--unshare-user", "--uid", str(ids[0]), "--gid", str(ids[1])]
+    options += ["--bind" if writable else "--ro-bind", root, "/"]
+    options += _device_options(devices)
+    options += ["--bind", "/proc", "/proc", "--ro-bind", "/sys", "/sys"]
+    options += ["--perms", "1777", "--tmpfs", "/tmp"]  # noqa: S108 - as above
+    for mount in mounts:
+        options += ["--ro-bind" if mount.read_only else "--bind", mount.source, mount.destination]
+        source = real_path(mount.source).rstrip("/")
+        if hidden.startswith(f"{source}/"):
+            options += ["--tmpfs", mount.destination.rstrip("/") + hidden[len(source) :]]
+    options += ["--chdir", workdir, "--clearenv"]
+    for name, value in environment.items():
+        options += ["--setenv", name, value]
+    return options
+
+
+def _device_options(devices: "Iterable[PlannedMount] | None") -> list[str]:
+    if devices is None:
+        return ["--dev-bind", "/dev", "/dev"]
+    # The host's shared memory and message queues: the processes of a job share them.
+    options = ["--dev", "/dev", "--bind-try", "/dev/shm", "/dev/shm"]  # noqa: S108 - the host's
+    options += ["--bind-try", "/dev/mqueue", "/dev/mqueue"]
+    for device in devices:
+        options += ["--dev-bind", device.source, device.destination]
+    return options
+
+
+def with_entry_point(
+    layers: "Layers", entry: "Sequence[str]", command: "Sequence[str]", workdir: str
+) -> tuple[str, ...]:
+    """Return the command behind the image's entry point; without one, the command as it is.
+
+    Parameters
+    ----------
+    entry
+        The words of its OCI configuration; empty where that is not known.
+    workdir
+        Where the command starts, whatever directory the script enters; empty for the script's.
+    """
+    if entry:
+        return (*entry, *command)
+    if not layers.read(_ENTRY_SCRIPT):
+        return tuple(command)
+    folder = (_SHELL, "-c", _ENTER_FOLDER, workdir) if workdir else ()
+    starter = () if layers.is_executable(_ENTRY_SCRIPT) else (_SHELL,)
+    return (*starter, _ENTRY_SCRIPT, *folder, *command)

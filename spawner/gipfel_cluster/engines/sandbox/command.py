@@ -1,10 +1,10 @@
-"""The program that makes the container, as a child: what it is given, and what it tells of the command."""
+"""bwrap and podman as children: their options, and the exit status of the command."""
 
 import posix
 import select
 import time
 
-from .namespaces import SandboxError
+from ...namespaces import SandboxError
 from .supervise import DEFAULTED, shell_status, wait_for
 
 TYPE_CHECKING = False
@@ -38,10 +38,10 @@ class Bwrap:
         self._child = posix.posix_spawn(program, argv, posix.environ, setsigmask=[], setsigdef=DEFAULTED)
         posix.close(given)
         posix.close(writer)
-        self._said = _Said(reader)
+        self._said = _StatusReader(reader)
 
     def __enter__(self) -> "Bwrap":
-        """Nothing is left to do."""
+        """Return itself: bwrap runs since it was made."""
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -61,7 +61,7 @@ class Bwrap:
         Raises
         ------
         SandboxError
-            bwrap has said on stderr why it could not start the command.
+            bwrap could not start the command; its reason is on stderr.
         """
         self._give(options)
         # bwrap passes no signals on itself.
@@ -77,7 +77,7 @@ class Bwrap:
         ended: dict[int, int] = {}
         code = wait_for(child, forward, ended)
         if code < 0 and (process in ended or _is_alive(process)):
-            # A Ctrl-C at the terminal ends bwrap too; a command that handles it goes on, as our child.
+            # A Ctrl-C at the terminal ends bwrap too; a command that handles it keeps running, as our child.
             code = wait_for(process, forward, ended)
         if code == 1 and not self._said.exited():
             raise SandboxError(f"The command {self._command!r} could not be started in the container.")
@@ -102,7 +102,7 @@ def run_podman(argv: list[str], environment: "Mapping[str, str]") -> int:
     Returns
     -------
     int
-        The command's exit status as podman tells it; 125 where podman has said why there is no container.
+        The command's exit status as podman reports it; 125 where podman made no container and wrote why.
     """
     child = posix.posix_spawn(argv[0], argv, environment, setsigmask=[], setsigdef=DEFAULTED)
 
@@ -123,7 +123,7 @@ def _is_alive(process: int) -> bool:
     return True
 
 
-class _Said:
+class _StatusReader:
     """The lines of JSON that bwrap writes, each in several pieces."""
 
     def __init__(self, reader: int) -> None:
@@ -143,7 +143,7 @@ class _Said:
         return int(digits or b"0")
 
     def exited(self) -> bool:
-        """Tell whether the command was started and has ended; to be asked when bwrap has."""
+        """Return whether the command was started and has ended; call it after bwrap has ended."""
         while self._ready(0) and self._read():
             pass
         return b"exit-code" in self._text

@@ -1,4 +1,4 @@
-"""Make a container and run a command in it, as ``$GIPFEL_CONTAINER`` says.
+"""Make a container and run a command in it, by the plan in ``$GIPFEL_CONTAINER``.
 
 The outer process passes signals on; the inner one is PID 1 of the container, mounts everything, and reaps.
 SIGKILL of the outer one ends the inner one, and with it every process and every mount.
@@ -7,12 +7,12 @@ SIGKILL of the outer one ends the inner one, and with it every process and every
 import posix
 import sys
 
-from . import namespaces
-from .namespaces import SandboxError
+from ... import namespaces
+from ...namespaces import SandboxError
 from .paths import is_folder, make_folder, real_path
-from .plan import VARIABLE, Plan
+from .plan import VARIABLE, ContainerPlan
 from .squashfs import SquashfsServer
-from .supervise import asked_to_end, hold_signals, shell_status, wait_for
+from .supervise import hold_signals, pending_end_signal, shell_status, wait_for
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,12 +23,12 @@ FAILED = 125
 
 
 def run() -> int:
-    """Run the plan of ``$GIPFEL_CONTAINER``; return its exit status, or 125 and say why on stderr."""
+    """Run the plan of ``$GIPFEL_CONTAINER``; return its exit status, or 125 with the reason on stderr."""
     content = posix.environ.pop(VARIABLE.encode(), b"").decode()
     if not content:
         return _failed(SandboxError(f"There is no container to run: {VARIABLE} is not set."))
     try:
-        return _outer(Plan.from_json(content))
+        return _outer(ContainerPlan.from_json(content))
     except SandboxError as error:
         return _failed(error)
 
@@ -39,12 +39,12 @@ def _failed(error: Exception) -> int:
     return FAILED
 
 
-def _outer(plan: Plan) -> int:
+def _outer(plan: ContainerPlan) -> int:
     parent = posix.getppid()
     ids = posix.geteuid(), posix.getegid()
     hold_signals()
     if plan.podman:
-        from .subordinate import enter_with_subordinate_ids
+        from .podman import enter_with_subordinate_ids
 
         enter_with_subordinate_ids(processes=True)
     else:
@@ -60,8 +60,8 @@ def _outer(plan: Plan) -> int:
         try:
             status = _inner(plan, ids, reader)
         except (SandboxError, OSError) as error:
-            status = 128 + asked_to_end() if asked_to_end() else _failed(error)
-        except Exception as error:  # noqa: BLE001 - whatever it was, the exit status and one line must tell
+            status = 128 + pending_end_signal() if pending_end_signal() else _failed(error)
+        except Exception as error:  # noqa: BLE001 - whatever it was, it becomes an exit status and one line
             status = _failed(SandboxError(f"The container failed: {error!r}."))
         finally:
             posix._exit(status)  # noqa: SLF001 - its name
@@ -69,7 +69,7 @@ def _outer(plan: Plan) -> int:
     return shell_status(wait_for(child, lambda number: posix.kill(child, number)))
 
 
-def _inner(plan: Plan, ids: tuple[int, int], outer: int) -> int:
+def _inner(plan: ContainerPlan, ids: tuple[int, int], outer: int) -> int:
     namespaces.die_with_parent()
     if namespaces.is_closed(outer):
         return FAILED
@@ -98,13 +98,13 @@ def _make_workspace(scratch: str) -> str:
     posix.chdir(workspace)
     for folder in ("lower", "upper", "work", "merged"):
         posix.mkdir(folder)
-    # The root of the container has the mode of this folder, whatever the umask is.
+    # The root of the container has the mode of this directory, whatever the umask is.
     posix.chmod("upper", 0o755)
     return workspace
 
 
-def _mount_images(plan: Plan, lower: str, sources: "Sequence[str]") -> list[SquashfsServer]:
-    """Mount the image, and what is mounted as an image, at folders of the workspace, all at once."""
+def _mount_images(plan: ContainerPlan, lower: str, sources: "Sequence[str]") -> list[SquashfsServer]:
+    """Mount the image, and what is mounted as an image, at directories of the workspace, all at once."""
     images = [(plan.image, lower)]
     for mount, source in zip(plan.mounts, sources, strict=True):
         if mount.squashfs:

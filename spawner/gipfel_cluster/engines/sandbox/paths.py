@@ -1,4 +1,4 @@
-"""What `os` does with paths, by its part in C alone: to import the rest takes as long as all of a root.
+"""Path functions of `os`, by its part in C alone: importing the rest takes as long as making a root.
 
 Paths here are absolute.
 """
@@ -8,17 +8,17 @@ import posix
 
 
 def is_folder(path: str) -> bool:
-    """Tell whether a path leads to a folder."""
+    """Return whether a path leads to a directory."""
     return _stat.S_ISDIR(_mode(path))
 
 
 def is_file(path: str) -> bool:
-    """Tell whether a path leads to a plain file."""
+    """Return whether a path leads to a plain file."""
     return _stat.S_ISREG(_mode(path))
 
 
 def exists(path: str) -> bool:
-    """Tell whether a path leads to anything."""
+    """Return whether a path leads to anything."""
     return _mode(path) != 0
 
 
@@ -35,7 +35,7 @@ def real_path(path: str) -> str:
 
 
 def make_folder(path: str) -> None:
-    """Make a folder of one's own, and those above it, unless they are there.
+    """Make a directory of one's own, and those above it, unless they are there.
 
     Raises
     ------
@@ -55,12 +55,12 @@ def make_folder(path: str) -> None:
 
 
 def folder_of(path: str) -> str:
-    """Give the path of the folder that a path is in."""
+    """Return the path of the directory that a path is in."""
     return path.rpartition("/")[0].rstrip("/") or "/"
 
 
 def name_of(path: str) -> str:
-    """Give the last part of a path."""
+    """Return the last part of a path."""
     return path.rpartition("/")[2]
 
 

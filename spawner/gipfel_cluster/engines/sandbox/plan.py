@@ -1,4 +1,4 @@
-"""What an engine tells the sandbox: plain data, read without anything that takes long to import."""
+"""The plan that an engine hands to the sandbox: plain data, read without slow imports."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class DriverFile(_Record):
     destination
         Empty for where the image keeps its libraries.
     links
-        More names that the file has in its folder.
+        More names that the file has in its directory.
     """
 
     def __init__(self, source: str, destination: str = "", links: "Sequence[str]" = ()) -> None:
@@ -53,7 +53,7 @@ class DriverFile(_Record):
         self.links = tuple(links)
 
 
-class Plan(_Record):
+class ContainerPlan(_Record):
     """A container to be made and a command to be run in it.
 
     Parameters
@@ -112,7 +112,7 @@ class Plan(_Record):
         return json.dumps(self, default=vars, separators=(",", ":"))
 
     @classmethod
-    def from_json(cls, text: str) -> "Plan":
+    def from_json(cls, text: str) -> "ContainerPlan":
         """Read what `to_json` wrote."""
         content = read_json(text)
         content["mounts"] = [PlannedMount(**each) for each in content["mounts"]]
@@ -135,7 +135,7 @@ def read_json(text: str) -> "Any":
 
 
 class _Reading:
-    """What ``json`` itself gives to its part in C."""
+    """The settings that ``json`` gives to its part in C."""
 
     strict = True
     object_hook = None

@@ -1,28 +1,51 @@
-"""The root of a container: an image below, and above it a layer of memory for everything that is missing."""
+"""The root of a container: an image below, and above it a layer of memory for everything that is missing.
+
+The host's GPU driver goes where the image's loader looks. ``ldconfig`` is not run: a library in a directory
+that the loader searches anyway is found by its name.
+"""
 
 import _stat as stat
 import grp
 import posix
 import pwd
 
-from .namespaces import SandboxError
+from ...namespaces import SandboxError
 from .paths import exists, folder_of, is_file, is_folder, name_of
+from .plan import PlannedMount
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from .plan import DriverFile
 
 _LINKS = 40
 _MOST = 4 << 20  # bytes: a hostile image's table of users must not fill the memory
 _LONGEST_NAME = 32
+#: In the order in which they are tried; the first that holds the C library is one that the loader searches.
+_LIBRARY_FOLDERS = (
+    "/usr/lib/{0}-linux-gnu",
+    "/lib/{0}-linux-gnu",
+    "/usr/lib64",
+    "/lib64",
+    "/usr/lib",
+    "/lib",
+)
+_C_LIBRARY = "libc.so.6"
+_DRIVER_SWITCH = "NVIDIA_VISIBLE_DEVICES"
+_DRIVER_OFF = frozenset(("", "void"))
 
 
 class Layers:
-    """The folders ``lower`` (the image) and ``upper`` (ours), before they are one.
+    """The directories ``lower`` (the image) and ``upper`` (ours), before they are one.
 
-    Mount points are made above, since the folders of an unpacked image often belong to somebody else.
+    Mount points are made above, since the directories of an unpacked image often belong to another user.
     """
 
     def __init__(self, lower: str, upper: str) -> None:
         self._lower = lower
         self._upper = upper
-        #: Where links of the image lead, None for what is no link: it never changes, and may be slow to ask.
+        #: Where links of the image lead, None for anything else; an image never changes, and may be slow.
         self._links: dict[str, str | None] = {}
 
     def resolve(self, path: str) -> str:
@@ -62,7 +85,7 @@ class Layers:
         return self._links[path]
 
     def folder(self, path: str) -> str:
-        """Make a folder and those above it; return its path without links.
+        """Make a directory and those above it; return its path without links.
 
         Raises
         ------
@@ -91,12 +114,12 @@ class Layers:
         Raises
         ------
         SandboxError
-            The image has a folder there.
+            The image has a directory there.
         """
         path = self.resolve(path)
         mode = self._mode(path.strip("/"))
         if mode is not None and stat.S_ISDIR(mode):
-            raise SandboxError(f"{path} is a folder in the image, so that no file can be mounted there.")
+            raise SandboxError(f"{path} is a directory in the image, so that no file can be mounted there.")
         self.folder(folder_of(path))
         if mode is None:
             self._write(path, b"")
@@ -116,13 +139,13 @@ class Layers:
             return ""
 
     def holds(self, path: str) -> bool:
-        """Tell whether the image has something there."""
+        """Return whether the image has something there."""
         return exists(self._lower + self.resolve(path))
 
     def is_executable(self, path: str) -> bool:
-        """Tell whether the image has a file there that can be executed."""
+        """Return whether the image has a file there that can be executed."""
         try:
-            # Not access(2), to which a FUSE file system may say yes in any case.
+            # Not access(2), which a FUSE file system may grant in any case.
             return bool(posix.stat(self._lower + self.resolve(path)).st_mode & 0o111)
         except OSError:
             return False
@@ -169,7 +192,7 @@ def write_host_files(layers: Layers) -> None:
 
 
 class Names:
-    """What the host calls a user and a group: empty where it has no name for the id."""
+    """The host's names of a user and a group: empty where it has none for the id."""
 
     def __init__(self, user: int, group: int) -> None:
         self.user = self.shell = self.group = ""
@@ -192,7 +215,7 @@ def write_identity(
     Parameters
     ----------
     home
-        The home folder in the container.
+        The home directory in the container.
     name
         What to call the user if the host has no name for the id.
     names
@@ -206,7 +229,7 @@ def write_identity(
     group_name = names.group or name
     users = _without(layers.read("/etc/passwd"), name, user)
     groups = _without(layers.read("/etc/group"), group_name, group)
-    # Its number has no owner in this namespace, so that nobody could give a terminal to it, as sshd tries to.
+    # Its number has no owner in this namespace, so that no terminal could be given to it, as sshd tries to.
     groups = _without("\n".join(groups), "tty", group)
     # A user whose shell is not there can't log in.
     shell = next((path for path in (shell, "/bin/bash", "/bin/sh") if layers.holds(path)), shell)
@@ -230,3 +253,31 @@ def _without(table: str, name: str, number: int) -> list[str]:
         if line and fields[0] != name and fields[2:3] != [str(number)]:
             kept.append(line)
     return kept
+
+
+def driver_wanted(environment: "Mapping[str, str]") -> bool:
+    """Return whether the container's variables ask for the driver. Source: NVIDIA's container toolkit."""
+    return environment.get(_DRIVER_SWITCH, "all") not in _DRIVER_OFF
+
+
+def place_driver(layers: "Layers", files: "Iterable[DriverFile]") -> list[PlannedMount]:
+    """Make mount points and links for the driver's files; return the mounts, all of them read-only."""
+    folder = ""
+    mounts = []
+    for file in files:
+        destination = file.destination
+        if not destination:
+            # Without a C library nothing of the image searches; a mounted runtime is of the host's kind.
+            folder = folder or _library_folder(layers) or folder_of(file.source)
+            destination = f"{folder}/{name_of(file.source)}"
+        at = layers.folder(destination) if is_folder(file.source) else layers.file(destination)
+        mounts.append(PlannedMount(file.source, at, read_only=True))
+        for link in file.links:
+            layers.link(f"{folder_of(destination)}/{link}", name_of(at))
+    return mounts
+
+
+def _library_folder(layers: "Layers") -> str:
+    machine = posix.uname().machine
+    folders = (folder.format(machine) for folder in _LIBRARY_FOLDERS)
+    return next((folder for folder in folders if layers.holds(f"{folder}/{_C_LIBRARY}")), "")

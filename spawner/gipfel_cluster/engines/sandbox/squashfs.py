@@ -4,8 +4,8 @@ import posix
 import select
 import time
 
-from .namespaces import SandboxError
-from .supervise import DEFAULTED, asked_to_end
+from ...namespaces import SandboxError
+from .supervise import DEFAULTED, pending_end_signal
 
 _SECONDS = 30.0
 _MILLISECONDS = 20
@@ -15,7 +15,7 @@ _OPTIONS = f"uid=0,gid=0,kernel_cache,entry_timeout={_KEPT},attr_timeout={_KEPT}
 
 
 def mount_squashfs(program: str, image: str, target: str, *, others: bool = False) -> int:
-    """Mount an image at an empty folder and wait for it; see `SquashfsServer`.
+    """Mount an image at an empty directory and wait for it; see `SquashfsServer`.
 
     Returns
     -------
@@ -33,7 +33,7 @@ def mount_squashfs(program: str, image: str, target: str, *, others: bool = Fals
 
 
 class SquashfsServer:
-    """A process that mounts an image at an empty folder, its files being root's of this namespace.
+    """A process that mounts an image at an empty directory, its files being root's of this namespace.
 
     It is started at once, so that other things can be done until `wait`; it ends with this PID namespace.
 
@@ -47,7 +47,7 @@ class SquashfsServer:
         self._image = image
         self._target = target
         self._before = posix.stat(target).st_dev
-        # The kernel tells of every new mount here.
+        # The kernel reports every new mount here.
         self._mounts = posix.open("/proc/self/mountinfo", posix.O_RDONLY | posix.O_CLOEXEC)
         self._words = posix.memfd_create("squashfuse")
         options = f"{_OPTIONS},allow_other" if others else _OPTIONS
@@ -75,7 +75,7 @@ class SquashfsServer:
                 )
             if time.monotonic() > end:
                 raise SandboxError(f"The image {self._image} could not be mounted within {_SECONDS:.0f} s.")
-            if asked_to_end():
+            if pending_end_signal():
                 raise SandboxError("Asked to end before the container was there.")
             poll.poll(_MILLISECONDS)
         posix.close(self._mounts)

@@ -8,12 +8,12 @@ import sys
 
 def main() -> int:
     """Run what the first argument names; return its exit status."""
-    # The last place, so that nothing beside this package can stand for a module of the standard library.
+    # The last place, so that nothing beside this package can replace a module of the standard library.
     sys.path.append(__file__.rsplit("/", 4)[0])
     if sys.argv[1] == "container":
         from gipfel_cluster.engines.sandbox.container import run
     else:
-        from gipfel_cluster.engines.sandbox.mounted import run
+        from gipfel_cluster.engines.sandbox.podman import run
     return run()
 
 

@@ -24,8 +24,8 @@ def hold_signals() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
 
 
-def asked_to_end() -> int:
-    """Give the signal that asks this process to end and is held since, or 0."""
+def pending_end_signal() -> int:
+    """Return the held signal that asks this process to end, or 0."""
     pending = signal.sigpending() & (FORWARDED - {signal.SIGUSR1, signal.SIGUSR2})
     return int(min(pending, default=0))
 

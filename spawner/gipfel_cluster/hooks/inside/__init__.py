@@ -1,1 +1,1 @@
-"""What a hook runs inside a container, by the runtime's interpreter."""
+"""Programs that a hook runs inside a container, by the runtime's interpreter."""

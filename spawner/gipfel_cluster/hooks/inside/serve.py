@@ -1,7 +1,8 @@
-"""An ssh server beside a command: started, told of, and ended with it.
+"""An ssh server beside a command: started, announced, and ended with it.
 
 ``python -I -m gipfel_cluster.hooks.inside.serve PIDFD``: the command's process, or -1 where the machine can't
-give one. What goes wrong is one line on stderr; the command runs all the same.
+give one. An error is one line on stderr; the command runs all the same. A user's containers share one host
+key, which is made once and kept, as ``known_hosts`` needs it.
 """
 
 import contextlib
@@ -11,16 +12,17 @@ import pwd
 import select
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from ...model import one_line
+from ...process.tree import kill_tree
 from ...runs import write_atomically
-from ...scheduler.processes import kill_tree
-from .host_key import host_key, public_half
-from .order import SshOrder
-from .server import Server, ServerError, start_server
+from .server import Server, ServerError, SshOrder, start_server
 from .variable import VARIABLE
 
+_KEY_NAME = "host_ed25519"
+_KEYGEN_SECONDS = 20
 _LOG_BYTES = 1 << 20
 
 
@@ -30,9 +32,9 @@ def main(command: int) -> int:
     try:
         server = _start(order)
     except (ServerError, OSError, ValueError, subprocess.SubprocessError) as error:
-        _say(f"nobody can reach this container by ssh: {error}")
+        _report(f"this container can't be reached by ssh: {error}")
         return 1
-    _tell(order, server)
+    _announce(order, server)
     with open(os.devnull, "wb") as nothing:  # noqa: PTH123
         # Whoever reads the command's stderr waits for its end.
         os.dup2(nothing.fileno(), 2)
@@ -52,9 +54,9 @@ def _start(order: SshOrder) -> Server:
     return start_server(order, user=user.pw_name, key=key)
 
 
-def _tell(order: SshOrder, server: Server) -> None:
+def _announce(order: SshOrder, server: Server) -> None:
     line = f"ssh -p {server.port} {server.user}@{order.node}"
-    _say(f"reach this container by: {line}")
+    _report(f"reach this container by: {line}")
     if not order.notice:
         return
     public = public_half(server.key, order.programs["ssh-keygen"])
@@ -70,16 +72,16 @@ def _tell(order: SshOrder, server: Server) -> None:
 
 
 def _keep(order: SshOrder, server: Server, command: int) -> None:
-    """Write down what the server says, at most 1 MiB, until it or the command has ended."""
+    """Log the server's output, at most 1 MiB, until it or the command has ended."""
     poll = select.poll()
-    poll.register(server.words, select.POLLIN)
+    poll.register(server.output, select.POLLIN)
     if command >= 0:
         poll.register(command, select.POLLIN)
     log = _log(order)
     room = _LOG_BYTES
     try:
-        while server.words in (ready := {number for number, _ in poll.poll()}) and command not in ready:
-            piece = os.read(server.words, 4096)
+        while server.output in (ready := {number for number, _ in poll.poll()}) and command not in ready:
+            piece = os.read(server.output, 4096)
             if not piece:
                 return
             os.write(log, piece[:room])
@@ -98,9 +100,59 @@ def _log(order: SshOrder) -> int:
         return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
 
-def _say(line: str) -> None:
+def _report(line: str) -> None:
     with contextlib.suppress(OSError):
         os.write(2, f"gipfel: {one_line(line)}\n".encode())
+
+
+def host_key(folder: Path, keygen: str) -> bytes:
+    """Read the user's host key, or make it; two nodes that make one at once end with the same.
+
+    Raises
+    ------
+    OSError
+        The directory can't be written to, or there is no ``ssh-keygen``.
+    subprocess.SubprocessError
+        ``ssh-keygen`` failed.
+    """
+    kept = folder / _KEY_NAME
+    if not kept.exists():
+        with tempfile.TemporaryDirectory(dir=folder) as beside:
+            fresh = Path(beside, _KEY_NAME)
+            make_key(fresh, keygen)
+            with contextlib.suppress(FileExistsError):
+                os.link(fresh, kept)
+    return kept.read_bytes()
+
+
+def make_key(path: Path, keygen: str) -> None:
+    """Make a key pair without a passphrase; the public half is beside it, in ``.pub``."""
+    subprocess.run(
+        [keygen, "-q", "-t", "ed25519", "-N", "", "-C", "gipfel", "-f", str(path)],
+        env={"PATH": os.defpath},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=_KEYGEN_SECONDS,
+        check=True,
+    )
+
+
+def public_half(content: bytes, keygen: str) -> str:
+    """Return ``ssh-ed25519 AAAA…`` of a private key, for ``known_hosts``."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, _KEY_NAME)
+        path.touch(mode=0o600)
+        path.write_bytes(content)
+        done = subprocess.run(
+            [keygen, "-y", "-f", str(path)],
+            env={"PATH": os.defpath},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_KEYGEN_SECONDS,
+            check=True,
+        )
+    return " ".join(done.stdout.split()[:2])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One ssh session: the container's variables and working folder, the user's shell, and what was asked.
+"""One ssh session: the container's variables and working directory, the user's shell, and what was asked.
 
 ``sshd`` runs it in the place of every command: ``python -I -m gipfel_cluster.hooks.inside.session PID SFTP``,
 where PID is the server's process, which keeps the container's environment, and SFTP the program for files.

@@ -37,7 +37,7 @@ def _start_server(environment: dict[bytes, bytes]) -> None:
     except OSError:
         # Without it the server ends with the container only.
         command = -1
-    # The child between makes the server nobody's child, so that the command never has to wait for it.
+    # The child between orphans the server, so that the command never has to wait for it.
     between = os.fork()
     if between:
         os.waitpid(between, 0)
@@ -54,7 +54,7 @@ def _start_server(environment: dict[bytes, bytes]) -> None:
 
 
 def _keep_only(command: int) -> None:
-    """Let go of the command's files, all but stderr: whoever reads them waits for the last to close them."""
+    """Close the command's files, all but stderr: their readers wait until the last writer closes them."""
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)

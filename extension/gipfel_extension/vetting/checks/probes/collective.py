@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def measured(torch: Any, dist: Any, request: Any) -> Any:
-    """Samples and wrong values."""
+    """Return samples and wrong values."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     gpu = request["device"] == "cuda"
     if gpu and not torch.cuda.is_available():
@@ -72,7 +72,7 @@ def measured(torch: Any, dist: Any, request: Any) -> Any:
 
 
 def said_by_nccl() -> Any:
-    """The file into which NCCL writes which network it uses."""
+    """Return the file into which NCCL writes which network it uses."""
     descriptor, path = tempfile.mkstemp(prefix="gipfel-nccl-")
     os.close(descriptor)
     os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET", NCCL_DEBUG_FILE=path)
@@ -80,7 +80,7 @@ def said_by_nccl() -> Any:
 
 
 def transport(path: Any) -> Any:
-    """NCCL's network by its own words, such as "AWS Libfabric" or "Socket"; empty where it names none."""
+    """Return NCCL's name of its network, such as "AWS Libfabric" or "Socket"; empty where it names none."""
     try:
         with Path(path).open(errors="replace") as log:
             found = re.findall(r"Using network (\S[^\r\n]*)", log.read(1 << 20))
@@ -91,7 +91,7 @@ def transport(path: Any) -> Any:
 
 
 def adapters(root: str = "/sys/class") -> Any:
-    """The node's fastest network: its kind, how many adapters, and bits per second of one."""
+    """Return the node's fastest network: its kind, how many adapters, and bits per second of one."""
     slingshot = listed(f"{root}/cxi")
     if slingshot:
         return {"fabric": "slingshot", "adapters": len(slingshot), "rate": 200e9}
@@ -112,7 +112,7 @@ def adapters(root: str = "/sys/class") -> Any:
 
 
 def listed(path: str) -> Any:
-    """The names in a folder; none where it is not there."""
+    """Return the names in a directory; none where it does not exist."""
     try:
         return sorted(each.name for each in Path(path).iterdir())
     except OSError:
@@ -120,7 +120,7 @@ def listed(path: str) -> Any:
 
 
 def first_line(path: str) -> str:
-    """The first line of a file; empty where it can't be read."""
+    """Return the first line of a file; empty where it can't be read."""
     try:
         with Path(path).open() as file:
             return file.readline(200).strip()
@@ -143,7 +143,7 @@ class Collective:
         self.wrong = 0
 
     def run(self) -> Any:
-        """Bytes per second of one run: for an all-reduce what nccl-tests calls bus bandwidth."""
+        """Return bytes per second of one run: for an all-reduce what nccl-tests calls bus bandwidth."""
         self.data.fill_(float(self.rank + 1))
         self.wait()
         self.dist.barrier()
@@ -161,24 +161,24 @@ class Collective:
         return self.size * (1.0 if self.method == "send" else factor) / seconds
 
     def wait(self) -> None:
-        """Until the GPU is done."""
+        """Wait until the GPU is done."""
         if self.gpu:
             self.torch.cuda.synchronize()
 
     def allreduce(self) -> None:
-        """The sum of all."""
+        """Add up over all ranks."""
         self.dist.all_reduce(self.data)
 
     def broadcast(self) -> None:
-        """From the first to all."""
+        """Send from the first to all."""
         self.dist.broadcast(self.data, 0)
 
     def gather(self) -> None:
-        """From all to the first."""
+        """Send from all to the first."""
         self.dist.gather(self.data, self.parts, dst=0)
 
     def send(self) -> None:
-        """From the first to the last."""
+        """Send from the first to the last."""
         if self.rank == 0:
             self.dist.send(self.data, self.world - 1)
         elif self.rank == self.world - 1:

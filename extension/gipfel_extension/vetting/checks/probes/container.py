@@ -1,4 +1,4 @@
-"""What a Python of the image says of its container: user, C library, and the GPUs that torch sees.
+"""Report the container as the image's Python sees it: user, C library, and the GPUs that torch sees.
 
 Asks: nothing. Answers: evidence.
 """

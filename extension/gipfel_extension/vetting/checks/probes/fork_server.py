@@ -52,7 +52,7 @@ def prctl(option: int, value: Any) -> None:
 
 
 def problem_of_import() -> str:
-    """Import torch; why its children could not use it, empty where they can."""
+    """Import torch; return why its children could not use it, empty where they can."""
     try:
         import torch  # noqa: PLC0415
         import torch.distributed  # noqa: F401, PLC0415
@@ -63,7 +63,7 @@ def problem_of_import() -> str:
 
 
 def open_files() -> list[str]:
-    """The files that this process has open."""
+    """Return the files that this process has open."""
     found = []
     for number in os.listdir("/proc/self/fd"):  # noqa: PTH208 - Python 3.9
         with contextlib.suppress(OSError):

@@ -27,7 +27,7 @@ def main() -> None:
 
 
 def on_gpus(request: Any) -> Any:
-    """Every GPU that torch sees."""
+    """Measure every GPU that torch sees."""
     import torch  # noqa: PLC0415 - its absence is an answer
 
     if not torch.cuda.is_available() or not torch.cuda.device_count():
@@ -39,7 +39,7 @@ def on_gpus(request: Any) -> Any:
 
 
 def on_gpu(torch: Any, index: int, there: Any, back: Any, request: Any) -> Any:
-    """One GPU: there and back again."""
+    """Measure one GPU in both directions."""
     torch.cuda.set_device(index)
     held = torch.zeros(len(there), device=f"cuda:{index}", dtype=torch.int32)
     back.zero_()
@@ -56,7 +56,7 @@ def on_gpu(torch: Any, index: int, there: Any, back: Any, request: Any) -> Any:
 
 
 def timed(copy: Any, torch: Any, size: Any, request: Any) -> Any:
-    """Samples of a copy of so many bytes, without the first."""
+    """Return samples of a copy of so many bytes, without the first."""
     repeat, samples = 1, []
     for _ in range(request["samples"] + 1):
         torch.cuda.synchronize()

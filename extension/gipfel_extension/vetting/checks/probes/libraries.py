@@ -1,4 +1,4 @@
-"""Whether every shared library of a folder can be loaded, each in a process of its own.
+"""Load every shared library of a directory, each in a process of its own.
 
 Asks: folder. Answers: evidence with the number of libraries and those that can't be loaded.
 """
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def complaint(path: Any) -> Any:
-    """Why a library can't be loaded; empty where it can. A crash stays in the child."""
+    """Return why a library can't be loaded; empty where it can. A crash stays in the child."""
     done = subprocess.run(
         [sys.executable, "-c", _LOAD, path], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False
     )

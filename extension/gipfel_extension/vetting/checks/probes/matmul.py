@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def on_gpus(request: Any) -> Any:
-    """Every GPU that torch sees."""
+    """Measure every GPU that torch sees."""
     import torch  # noqa: PLC0415 - its absence is an answer
 
     if not torch.cuda.is_available() or not torch.cuda.device_count():
@@ -67,7 +67,7 @@ def heat(torch: Any, seconds: float) -> None:
 
 
 def on_cpu(request: Any) -> Any:
-    """The CPU, with torch or else numpy."""
+    """Measure the CPU, with torch or else numpy."""
     try:
         import torch  # noqa: PLC0415 - its absence is an answer
     except ImportError:
@@ -76,7 +76,7 @@ def on_cpu(request: Any) -> Any:
 
 
 def measured(torch: Any, device: Any, dtype: Any, request: Any) -> Any:
-    """Samples of the fastest shape, and wrong values over all shapes."""
+    """Return samples of the fastest shape, and wrong values over all shapes."""
     wait = torch.cuda.synchronize if device != "cpu" else lambda: None
     best: list[float] = []
     wrong = 0
@@ -109,7 +109,7 @@ def measured(torch: Any, device: Any, dtype: Any, request: Any) -> Any:
 
 
 def wrong_values(torch: Any, device: Any, dtype: Any, shape: Any) -> Any:
-    """How many rows of a product of small whole numbers are wrong: times a vector, every sum is exact."""
+    """Return how many rows of a product of small integers are wrong: times a vector, every sum is exact."""
     m, n, k = shape
 
     def whole(rows: Any, columns: Any) -> Any:
@@ -128,7 +128,7 @@ def wrong_values(torch: Any, device: Any, dtype: Any, shape: Any) -> Any:
 
 
 def with_numpy(request: Any) -> Any:
-    """The CPU without torch."""
+    """Measure the CPU without torch."""
     import numpy  # noqa: PLC0415 - its absence is an answer
 
     best: list[float] = []

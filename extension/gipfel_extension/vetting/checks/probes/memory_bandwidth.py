@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def on_gpus(request: Any) -> Any:
-    """Every GPU that torch sees."""
+    """Measure every GPU that torch sees."""
     import torch  # noqa: PLC0415 - its absence is an answer
 
     if not torch.cuda.is_available() or not torch.cuda.device_count():
@@ -41,7 +41,7 @@ def on_gpus(request: Any) -> Any:
 
 
 def on_gpu(torch: Any, index: int, request: Any) -> Any:
-    """One GPU."""
+    """Measure one GPU."""
     torch.cuda.set_device(index)
     free = torch.cuda.mem_get_info(index)[0]
     count = min(request["bytes"], free // 4) // 4
@@ -57,7 +57,7 @@ def on_gpu(torch: Any, index: int, request: Any) -> Any:
 
 
 def on_host(request: Any) -> Any:
-    """The host's memory, with torch or else numpy."""
+    """Measure the host's memory, with torch or else numpy."""
     count = request["bytes"] // 4
     try:
         import torch  # noqa: PLC0415 - its absence is an answer
@@ -70,7 +70,7 @@ def on_host(request: Any) -> Any:
 
 
 def with_numpy(count: int, request: Any) -> Any:
-    """The host's memory without torch."""
+    """Measure the host's memory without torch."""
     import numpy as np  # noqa: PLC0415 - its absence is an answer
 
     source = np.arange(count, dtype=np.int32)
@@ -80,7 +80,7 @@ def with_numpy(count: int, request: Any) -> Any:
 
 
 def timed(copy: Any, wait: Any, size: Any, request: Any) -> Any:
-    """Samples of a copy that moves so many bytes, without the first."""
+    """Return samples of a copy that moves so many bytes, without the first."""
     repeat, samples = 1, []
     for _ in range(request["samples"] + 1):
         wait()

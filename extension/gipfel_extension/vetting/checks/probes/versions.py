@@ -16,7 +16,7 @@ def main() -> None:
 
 
 def version(name: str) -> str | None:
-    """The version of a package; None where it isn't there."""
+    """Return the version of a package; None where it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

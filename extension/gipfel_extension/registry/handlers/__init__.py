@@ -1,1 +1,0 @@
-"""The registry's web side: its API, and the operator's page."""

@@ -1,0 +1,148 @@
+"""One grid of time for all devices of a job: which samples belong together.
+
+Samples as means over several intervals each: what a coarser recording would have held.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..telemetry.sample import Columns, SampleTable
+from .levels import Flags, Floats
+
+Numbers = NDArray[np.int64]
+
+#: Beats that are held as a matrix of all GPUs at once: 1 024 GPUs take 32 MB.
+_BLOCK = 4096
+
+
+@dataclass(frozen=True)
+class Beats:
+    """A beat per sampling interval from the first sample to the last.
+
+    Parameters
+    ----------
+    interval
+        Seconds between two beats.
+    occupied
+        The beats in which any GPU has a sample, ascending: a clock that was set wrong costs no memory.
+    """
+
+    first_ns: int
+    last_ns: int
+    interval: float
+    occupied: Numbers
+
+    def expected(self, first_ns: int, last_ns: int) -> int:
+        """How many samples a GPU should have from a time to another, both included."""
+        return max(0, round((last_ns - first_ns) / (self.interval * 1e9)) + 1)
+
+    def places(self, time_ns: Numbers) -> tuple[Numbers, Flags]:
+        """For each time its beat, as an index into `occupied`, and whether that beat is there."""
+        beats = _beats(time_ns, self.first_ns, self.interval)
+        if not len(self.occupied):
+            return np.zeros(len(beats), np.int64), np.zeros(len(beats), np.bool_)
+        found = np.minimum(np.searchsorted(self.occupied, beats), len(self.occupied) - 1)
+        return found, self.occupied[found] == beats
+
+
+def _beats(time_ns: Numbers, first_ns: int, interval: float) -> Numbers:
+    beats: Numbers = np.rint((time_ns - first_ns) / (interval * 1e9)).astype(np.int64)
+    return beats
+
+
+def beats_of(table: SampleTable) -> Beats:
+    """The beats of a table; the GPUs' median distance where its interval is unknown, 1 s for one sample."""
+    times = [table.of(device.uuid)["time_ns"] for device in table.gpus]
+    times = [each for each in times if len(each)]
+    if not times:
+        return Beats(0, 0, table.interval or 1.0, np.zeros(0, np.int64))
+    steps = [float(np.median(np.diff(each))) / 1e9 for each in times if len(each) > 1]
+    interval = table.interval or (float(np.median(steps)) if steps else 0.0) or 1.0
+    first_ns = int(min(each[0] for each in times))
+    occupied = np.unique(np.concatenate([_beats(each, first_ns, interval) for each in times]))
+    return Beats(first_ns, int(max(each[-1] for each in times)), interval, occupied)
+
+
+def intervals_of(table: SampleTable, beats: Beats) -> tuple[float, ...]:
+    """The sampling intervals that a run was recorded with, in seconds, ascending."""
+    found = {segment.interval for segment in table.segments if segment.interval and segment.rows}
+    return tuple(sorted(found)) or (beats.interval,)
+
+
+def durations_of(time_ns: Numbers, intervals: Sequence[float]) -> Floats:
+    """How many seconds each sample stands for: its own recorder's interval, whatever is missing around it."""
+    if len(intervals) < 2 or len(time_ns) < 2:
+        return np.full(len(time_ns), intervals[0])
+    steps = np.diff(time_ns) / 1e9
+    # The nearer neighbour: a pause on the other side doesn't make a sample stand for more.
+    near = np.minimum(np.append(steps, np.inf), np.insert(steps, 0, np.inf))
+    place = np.searchsorted(np.asarray(intervals), 1.25 * near, side="right") - 1
+    durations: Floats = np.asarray(intervals, np.float64)[np.maximum(place, 0)]
+    return durations
+
+
+def nearest(time_ns: Numbers, others_ns: Numbers, within_ns: float) -> tuple[Numbers, Flags]:
+    """For each time the row of the nearest other time, and whether that is near enough."""
+    if not len(others_ns):
+        return np.zeros(len(time_ns), np.int64), np.zeros(len(time_ns), np.bool_)
+    after = np.minimum(np.searchsorted(others_ns, time_ns), len(others_ns) - 1)
+    before = np.maximum(after - 1, 0)
+    closer = np.abs(others_ns[before] - time_ns) < np.abs(others_ns[after] - time_ns)
+    rows = np.where(closer, before, after)
+    return rows, np.abs(others_ns[rows] - time_ns) <= within_ns
+
+
+def crowd(rows: Sequence[tuple[Numbers, Floats]], length: int) -> tuple[Floats, Floats]:
+    """The highest value and the lower median of several devices at each beat; NaN where none is known."""
+    top, middle = np.full(length, np.nan), np.full(length, np.nan)
+    for start in range(0, length, _BLOCK):
+        end = min(length, start + _BLOCK)
+        block = np.full((len(rows), end - start), np.nan)
+        for number, (beats, values) in enumerate(rows):
+            chosen = slice(*np.searchsorted(beats, (start, end)))
+            block[number, beats[chosen] - start] = values[chosen]
+        block.sort(axis=0)  # NaN last
+        known = np.isfinite(block).sum(axis=0)
+        some = np.flatnonzero(known)
+        top[start + some] = block[known[some] - 1, some]
+        middle[start + some] = block[(known[some] - 1) // 2, some]
+    return top, middle
+
+
+#: How many samples a coarser one is the mean of.
+COARSER = 10
+
+
+def means(table: SampleTable, factor: int) -> SampleTable:
+    """A table of means over `factor` intervals each; a missing value counts for none, masks are united."""
+    interval = beats_of(table).interval * factor
+    columns = {
+        device.uuid: column_means(table.of(device.uuid), int(interval * 1e9))
+        for device in table.devices
+        if device.uuid in table
+    }
+    return replace(table, columns=columns, interval=interval, segments=())
+
+
+def column_means(columns: Columns, span_ns: int) -> Columns:
+    """Return the means of one device's samples over stretches of so many nanoseconds."""
+    time_ns = columns["time_ns"]
+    if not len(time_ns):
+        return columns
+    starts = np.flatnonzero(np.diff(time_ns // max(1, span_ns), prepend=-1))
+    found: Columns = {"time_ns": time_ns[starts], "monotonic_ns": columns["monotonic_ns"][starts]}
+    for metric, values in columns.items():
+        if metric in found:
+            continue
+        known = np.isfinite(values)
+        if metric == "CLOCKS_EVENT_REASONS":
+            bits = np.where(known, values, 0.0).astype(np.int64)
+            merged = np.bitwise_or.reduceat(bits, starts).astype(np.float64)
+        else:
+            merged = np.add.reduceat(np.where(known, values, 0.0), starts)
+            merged /= np.maximum(np.add.reduceat(known.astype(np.int64), starts), 1)
+        found[metric] = np.where(np.add.reduceat(known.astype(np.int64), starts) > 0, merged, np.nan)
+    return found

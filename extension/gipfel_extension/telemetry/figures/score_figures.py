@@ -1,0 +1,137 @@
+"""A score with its loss breakdown, and where the time of a run went."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .lines import json_values
+from .palette import AREAS, area_color, clear_layout, empty_plot, grid_color, simulated_mark, text_color
+from .stack import Plot, stacked
+
+#: What a score is made of, and what the losses are, in the order in which areas are piled up.
+_RESOURCES = ("compute", "memory", "interconnect")
+#: The score is of all resources: it has the color of none.
+_SCORE = {False: "#56636f", True: "#b4bfca"}
+
+
+def score_figure(document: Mapping[str, Any], *, dark: bool = False, title: str = "") -> dict[str, Any]:
+    """Return the score as a bar, and each loss as a step from there to 100.
+
+    Parameters
+    ----------
+    document
+        Of ``saturation.document_of``: ``score``, ``losses``, ``simulated``.
+    """
+    score = document.get("score")
+    if score is None:
+        layout = clear_layout(title, 110, dark=dark)
+        return {
+            "data": [],
+            "layout": layout | empty_plot("There is no score: no sample could be scored.", dark=dark),
+        }
+    losses = sorted(
+        ((name, float(lost)) for name, lost in document["losses"].items() if lost and lost >= 0.05),
+        key=lambda pair: -pair[1],
+    )
+    names = ["score", *(name for name, _ in losses)]
+    lengths = [float(score), *(lost for _, lost in losses)]
+    begins = [0.0, *np.cumsum(lengths)[:-1].tolist()]
+    colors = [_SCORE[dark], *(area_color(name, dark=dark) for name, _ in losses)]
+    labels = [f"{length:.0f}" if length >= 0.95 else f"{length:.1f}" for length in lengths]
+    trace = {
+        "type": "bar",
+        "orientation": "h",
+        "uid": "score",
+        "name": "points of 100",
+        "showlegend": False,
+        "y": names,
+        "x": [round(length, 2) for length in lengths],
+        "base": [round(begin, 2) for begin in begins],
+        "text": labels,
+        # On a hatching no color of text can be read.
+        "textposition": "outside",
+        "cliponaxis": False,
+        "marker": {"color": colors, "pattern": {"shape": ["", *(AREAS[name][2] for name, _ in losses)]}},
+        "hovertemplate": "%{y}: %{x:.1f} of 100 points<extra></extra>",
+    }
+    top = 30 if title or document.get("simulated") else 8
+    layout = clear_layout(title, top + 34 + 24 * len(names), dark=dark, top=top, bottom=34)
+    layout["margin"]["l"] = 96
+    layout["bargap"] = 0.25
+    layout["xaxis"] = {
+        "range": [0, 106],
+        "tickvals": [0, 25, 50, 75, 100],
+        "gridcolor": grid_color(dark=dark),
+        "zeroline": False,
+        "fixedrange": True,
+        "title": {"text": "points", "standoff": 2, "font": {"size": 10}},
+    }
+    layout["yaxis"] = {
+        "autorange": "reversed",
+        "fixedrange": True,
+        "type": "category",
+        "tickfont": {"size": 11},
+    }
+    if document.get("simulated"):
+        layout["annotations"].append(simulated_mark(dark=dark))
+    return {"data": [trace], "layout": layout}
+
+
+def shares_figure(
+    time_ns: NDArray[np.int64],
+    points: Mapping[str, NDArray[np.float64]],
+    *,
+    dark: bool = False,
+    simulated: bool = False,
+    title: str = "Where the time went",
+) -> dict[str, Any]:
+    """Return compute, memory and interconnect stacked up to the score, and the losses up to 100.
+
+    Parameters
+    ----------
+    time_ns
+        UTC of each bucket.
+    points
+        Resource or loss to its points per bucket, as ``saturation.shares_of`` gives; NaN where nothing was
+        scored.
+    """
+    x = (np.asarray(time_ns) // 1_000_000).tolist()
+    traces = []
+    for name in (*_RESOURCES, *(name for name in AREAS if name not in _RESOURCES)):
+        values = points.get(name)
+        if values is None or not np.nansum(values) > 0:
+            continue
+        color, (_, _, hatching) = area_color(name, dark=dark), AREAS[name]
+        lost = name not in _RESOURCES
+        trace: dict[str, Any] = {
+            "type": "scatter",
+            "mode": "lines",
+            # With a hatching it becomes part of a selector, in which a slash would be an error.
+            "uid": f"share-{name}",
+            "name": name,
+            "x": x,
+            "y": json_values(np.asarray(values, np.float64), 2),
+            "stackgroup": "one",
+            "line": {"width": 0.5, "color": color, "dash": "solid"},
+            "fillcolor": color,
+            "hovertemplate": f"{'lost: ' if lost else ''}{name} %{{y:.0f}} points<extra></extra>",
+        }
+        if hatching:
+            trace["fillpattern"] = {
+                "shape": hatching,
+                "bgcolor": color,
+                "fgcolor": text_color(dark=dark),
+                "fgopacity": 0.35,
+                "size": 6,
+            }
+        traces.append(trace)
+    span = (x[0], x[-1]) if len(x) > 1 else None
+    plots = [Plot("Points of 100", tuple(traces), pixels=150)] if traces else []
+    figure = stacked(
+        plots, title=title, span_ms=span, dark=dark, simulated=simulated, empty="Nothing was scored."
+    )
+    if traces:
+        figure["layout"]["yaxis"] |= {"range": [0, 100], "tickvals": [0, 25, 50, 75, 100]}
+    return figure

@@ -1,0 +1,251 @@
+"""Read the files of gssr: 2.x (gssr-record) writes CSV, 0.4.0 wrote JSON.
+
+CSV: ``proc_<rank>.csv``, a row per second and GPU, minimum, mean and maximum per field. JSON: one file per
+process, ``{"metadata": …, "data": {<gpu>: {<metric>: […]}}}``.
+"""
+
+import csv
+import re
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..files import open_regular, read_json, read_regular
+from ..metric_table import MIB
+from ..sample import Device, SampleTable
+from ..sources.dcgm_text import metric_of, number_or_nan
+from .recording import Recording, gpu_columns
+
+_LONGEST_LINE = 1 << 20
+_MOST_META_BYTES = 1 << 20
+_DATE = re.compile(r'"date"\s*:\s*"([^"]+)"')
+_JOB = re.compile(r'"jobid"\s*:\s*"([^"]+)"')
+#: Recorders that don't write PIPE_TENSOR_ACTIVE write these; the highest of them is its lower bound.
+_TENSORS = tuple(f"DCGM_FI_PROF_PIPE_TENSOR_{part}_ACTIVE_avg" for part in ("IMMA", "HMMA", "DFMA"))
+_LINKS = ("PCIE_", "NVLINK_", "C2C_")
+_MOST_JSON_BYTES = 512 << 20
+#: The end of what 64 bits of nanoseconds since 1970 can hold.
+_LATEST_S = 9e9
+#: gssr's names; ``gpu_utilization`` is a percentage, the profiling metrics beside it are fractions.
+_JSON_METRICS: Mapping[str, tuple[str, float]] = {
+    "gpu_utilization": ("GPU_UTIL", 0.01),
+    "sm_active": ("SM_ACTIVE", 1.0),
+    "sm_occupancy": ("SM_OCCUPANCY", 1.0),
+    "dram_active": ("DRAM_ACTIVE", 1.0),
+    "tensor_active": ("PIPE_TENSOR_ACTIVE", 1.0),
+    "fp64_active": ("PIPE_FP64_ACTIVE", 1.0),
+    "fp32_active": ("PIPE_FP32_ACTIVE", 1.0),
+    "fp16_active": ("PIPE_FP16_ACTIVE", 1.0),
+    "pcie_tx_bytes": ("PCIE_TX_BYTES", 1.0),
+    "pcie_rx_bytes": ("PCIE_RX_BYTES", 1.0),
+    "nvlink_tx_bytes": ("NVLINK_TX_BYTES", 1.0),
+    "nvlink_rx_bytes": ("NVLINK_RX_BYTES", 1.0),
+    "fb_used": ("FB_USED", MIB),
+    "fb_total": ("FB_TOTAL", MIB),
+}
+
+
+def read_gssr_csv(path: Path) -> Recording:
+    """Read one node's CSV file; ``proc_0.meta.txt`` beside it, where there is one, says when it began.
+
+    Raises
+    ------
+    ValueError
+        Not a CSV of gssr-record, or an empty one.
+    """
+    header, numbers, torn = _read(path)
+    start_ns, job = _meta(path.parent)
+    # It names no node; the files of one step are one node each.
+    step = path.resolve().parent.name
+    node = f"{step}/{path.stem}" if step.startswith("step_") else path.stem
+    devices, columns, zeroed = [], {}, False
+    for gpu in np.unique(numbers[np.isfinite(numbers[:, 1]), 1]):
+        mine = numbers[numbers[:, 1] == gpu]
+        values, lost = _values(header, mine)
+        zeroed |= lost
+        uuid = f"{node}:{int(gpu)}"
+        devices.append(Device(uuid, "gpu", "", int(gpu), node=node))
+        columns[uuid] = gpu_columns(start_ns + (mine[:, 0] * 1e9).astype(np.int64), values)
+    table = SampleTable(tuple(devices), columns, f"gssr-record {path.name}", 1.0)
+    return Recording(table, f"job {job}" if job else path.name, _csv_notes(torn, zeroed, start_ns))
+
+
+def read_gssr_json(path: Path) -> Recording:
+    """Read one process's JSON file.
+
+    Raises
+    ------
+    ValueError
+        Not JSON, or not gssr's.
+    """
+    try:
+        content = read_json(path, _MOST_JSON_BYTES, follow=True)
+        return _recording(path.name, dict(content["metadata"]), dict(content["data"]))
+    except (LookupError, TypeError, AttributeError, ArithmeticError, ValueError) as error:
+        raise ValueError(f"it is not a JSON file of gssr ({error!r})") from error
+
+
+def _read(path: Path) -> tuple[list[str], NDArray[np.float64], int]:
+    """Return titles and rows of time, GPU and the means, and how many lines were torn.
+
+    A day of a node is hundreds of megabytes of text: no more than the numbers is kept.
+    """
+    numbers, torn = array("d"), 0
+    with open_regular(path, follow=True) as file:
+        rows = _rows(csv.reader(_lines(file)))
+        header = next(rows, [])
+        if header[:2] != ["timestamp", "gpuId"]:
+            raise ValueError("it is not a CSV file of gssr-record")
+        kept = [place for place, title in enumerate(header) if place < 2 or title.endswith("_avg")]
+        for cells in rows:
+            # A killed recorder leaves half a line.
+            if len(cells) == len(header):
+                numbers.extend(number_or_nan(cells[place]) for place in kept)
+            else:
+                torn += 1
+    return [header[place] for place in kept], np.array(numbers, np.float64).reshape(-1, len(kept)), torn
+
+
+def _lines(file: BinaryIO) -> Iterator[str]:
+    """Yield lines of text; a longer one comes in pieces, none of which is a row."""
+    while line := file.readline(_LONGEST_LINE):
+        yield line.decode(errors="replace")
+
+
+def _rows(lines: Iterator[list[str]]) -> Iterator[list[str]]:
+    while True:
+        try:
+            yield next(lines)
+        except StopIteration:
+            return
+        except csv.Error:
+            # A field that is too long: a line that is torn.
+            yield []
+
+
+def _values(header: Sequence[str], rows: NDArray[np.float64]) -> tuple[dict[str, NDArray[np.float64]], bool]:
+    """Return the means, by our names, and whether any rate of a link was zeroed."""
+    values, zeroed = {}, False
+    for place, title in enumerate(header):
+        found = metric_of(title.removesuffix("_avg")) if title.endswith("_avg") else None
+        if found is None:
+            continue
+        metric, factor = found
+        means = rows[:, place] * factor
+        if metric.startswith(_LINKS):
+            # Above 2e9 it writes 0, so a quiet link can't be told from a busy one.
+            zeroed |= bool((means == 0).any())
+            means = np.where(means == 0, np.nan, means)
+        values[metric] = means
+    tensor = [header.index(title) for title in _TENSORS if title in header]
+    if "PIPE_TENSOR_ACTIVE" not in values and tensor:
+        values["PIPE_TENSOR_ACTIVE"] = np.fmax.reduce(rows[:, tensor], axis=1)
+    used, free = (_mib(header, rows, name) for name in ("USED", "FREE"))
+    if used is not None and free is not None:
+        values["FB_TOTAL"] = used + free + (r if (r := _mib(header, rows, "RESERVED")) is not None else 0.0)
+    return values, zeroed
+
+
+def _mib(header: Sequence[str], rows: NDArray[np.float64], name: str) -> NDArray[np.float64] | None:
+    title = f"DCGM_FI_DEV_FB_{name}_avg"
+    return rows[:, header.index(title)] * MIB if title in header else None
+
+
+def _meta(folder: Path) -> tuple[int, str]:
+    """Return when the recording began, in UTC nanoseconds or 0, and the job's number or nothing."""
+    path = folder / "proc_0.meta.txt"
+    # Arguments with line breaks make it invalid JSON, so the two values are looked for.
+    text = _text(path)
+    date, job = _DATE.search(text), _JOB.search(text)
+    try:
+        start_ns = int(datetime.fromisoformat(date[1]).timestamp()) * 10**9 if date else 0
+    except ValueError:
+        start_ns = 0
+    return start_ns, job[1] if job else ""
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_regular(path, _MOST_META_BYTES, follow=True).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _csv_notes(torn: int, zeroed: bool, start_ns: int) -> tuple[str, ...]:  # noqa: FBT001
+    notes = [
+        "gssr-record rounds fractions to 0.01 and times to seconds.",
+        "gssr-record records the whole node: GPUs of other jobs may be among these.",
+        "gssr-record records neither GR_ENGINE_ACTIVE nor the host: waiting for input looks idle.",
+    ]
+    if zeroed:
+        notes.insert(
+            0, "gssr-record writes 0 for rates above 2 GB/s: its zeros of PCIe, NVLink and C2C are unknown."
+        )
+    if torn:
+        notes.append(f"{torn} lines are torn and left out.")
+    if not start_ns:
+        notes.append("There is no proc_0.meta.txt with a date: times count from 1970.")
+    return tuple(notes)
+
+
+def _recording(name: str, about: Mapping[str, Any], data: Mapping[str, Any]) -> Recording:
+    node, process = str(about.get("hostname", "")), int(_number_or(about.get("proc_id"), 0))
+    devices, columns, interval = [], {}, 0.0
+    for gpu, series in data.items():
+        uuid = f"{node}:{gpu}"
+        index = int(gpu) if str(gpu).isdigit() else None
+        devices.append(Device(uuid, "gpu", "", index, node=node))
+        length = max((len(values) for values in series.values()), default=0)
+        times, interval = _times(about, length)
+        values = {
+            _JSON_METRICS[each][0]: _padded(series[each], length) * _JSON_METRICS[each][1]
+            for each in series
+            if each in _JSON_METRICS
+        }
+        columns[uuid] = gpu_columns(times, values)
+    label = f"job {about.get('job_id', '?')} step {about.get('step_id', '?')}"
+    table = SampleTable(tuple(devices), columns, f"gssr {name}", interval)
+    return Recording(
+        table, label, _json_notes(about, len(data)), {process: [device.uuid for device in devices]}
+    )
+
+
+def _number_or(text: object, fallback: float) -> float:
+    """Return a number as it was written, else the fallback."""
+    value = number_or_nan(text)
+    return fallback if np.isnan(value) else value
+
+
+def _times(about: Mapping[str, Any], length: int) -> tuple[np.typing.NDArray[np.int64], float]:
+    """Return times spread evenly up to the end, which is known, and seconds between them."""
+    nominal = _number_or(about.get("sampling_time"), 500.0) / 1000.0
+    start, end = (_number_or(about.get(name), 0.0) for name in ("start_time", "end_time"))
+    if not all(0 <= each < _LATEST_S for each in (nominal, start, end)):
+        raise ValueError("its times are not seconds since 1970")
+    interval = max(nominal, (end - start) / length) if length and end > start else nominal
+    end = end or start + interval * length
+    steps = np.arange(length - 1, -1, -1, dtype=np.float64)
+    return ((end - steps * interval) * 1e9).astype(np.int64), interval
+
+
+def _padded(values: list[object], length: int) -> np.typing.NDArray[np.float64]:
+    """Return a series as long as the longest, aligned at its end."""
+    numbers = [number_or_nan(value) for value in values]
+    return np.array([float("nan")] * (length - len(numbers)) + numbers, np.float64)
+
+
+def _json_notes(about: Mapping[str, Any], held: int) -> tuple[str, ...]:
+    notes = [
+        "gssr writes no time per sample: they are spread evenly between start and end.",
+        "gssr records neither GR_ENGINE_ACTIVE nor the host: waiting for input looks idle.",
+        "gssr keeps samples in memory until the end: of a run that was killed there is nothing.",
+    ]
+    gpus = int(_number_or(about.get("n_gpus"), held))
+    if gpus > held:
+        notes.insert(0, f"gssr wrote {held} of the {gpus} GPUs of its process: the others are lost.")
+    return tuple(notes)

@@ -1,0 +1,180 @@
+"""The live stream: each recorder publishes a tick per interval on a ZeroMQ socket in a private folder."""
+
+import json
+import time
+import weakref
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from ..events import Event
+from ..sample import Device, Sample, SourceError
+
+#: The longest path of a Unix socket is 107 bytes (``sun_path`` of Linux, less its end).
+LONGEST_PATH = 107
+
+_SCAN_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Message that a recorder publishes once per interval.
+
+    Parameters
+    ----------
+    seq
+        Counts the ticks of one recorder process; a gap means that ticks were lost on the way.
+    events
+        What happened since the tick before.
+    ended
+        True in the last tick of a recorder that was asked to stop.
+    dropped
+        Ticks of this recorder that its way to the head node had no room for; its segments hold their samples.
+    """
+
+    seq: int
+    recorder: str
+    node: str
+    source: str
+    simulated: bool
+    interval: float
+    devices: tuple[Device, ...]
+    samples: tuple[Sample, ...]
+    events: tuple[Event, ...] = ()
+    ended: bool = False
+    dropped: int = 0
+
+    def encode(self) -> bytes:
+        """Return the tick as JSON in UTF-8."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Tick":
+        """Read what :meth:`encode` wrote.
+
+        Raises
+        ------
+        ValueError
+            The bytes are not a valid tick.
+        """
+        try:
+            content: dict[str, Any] = json.loads(data)
+            return cls(
+                seq=int(content["seq"]),
+                recorder=str(content["recorder"]),
+                node=str(content["node"]),
+                source=str(content["source"]),
+                simulated=bool(content["simulated"]),
+                interval=float(content["interval"]),
+                devices=tuple(Device.from_json(device) for device in content["devices"]),
+                samples=tuple(Sample.from_json(sample) for sample in content["samples"]),
+                events=tuple(Event.from_json(event) for event in content.get("events", ())),
+                ended=bool(content.get("ended", False)),
+                dropped=int(content.get("dropped", 0)),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not a tick: {error!r}") from error
+
+
+class Publisher:
+    """Publisher of a recorder's ticks on ``<folder>/<name>.sock``; never waits for a reader.
+
+    Raises
+    ------
+    SourceError
+        The socket can't be made.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        path = folder / f"{name}.sock"
+        if len(str(path).encode()) > LONGEST_PATH:
+            raise SourceError(
+                f"The socket's path {path} is longer than {LONGEST_PATH} bytes.",
+                "Use a folder with a short path.",
+            )
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.PUB)
+        self._socket.setsockopt(zmq.LINGER, 500)
+        try:
+            self._socket.bind(f"ipc://{path}")
+        except zmq.ZMQError as error:
+            self.close()
+            raise SourceError(f"The socket {path} can't be made: {error}.", "Is its folder there?") from error
+        path.chmod(0o600)
+
+    def send(self, tick: Tick) -> None:
+        """Publish a tick; without a reader it is gone."""
+        self._socket.send(tick.encode())
+
+    def close(self) -> None:
+        """Close the socket; what was sent has half a second to leave."""
+        self._socket.close()
+        self._context.term()
+
+
+class LiveReader:
+    """Reader of the ticks of every recorder in a folder, also of those that start later or restart.
+
+    Belongs to one thread.
+
+    Parameters
+    ----------
+    folder
+        Where the recorders' sockets are; it needn't be there yet.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.SUB)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, 100)
+        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+        # Ten seconds of 1 000 nodes, for a reader that was held up.
+        self._socket.setsockopt(zmq.RCVHWM, 10_000)
+        self._socket.setsockopt(zmq.SUBSCRIBE, b"")
+        self._connected: set[Path] = set()
+        self._scan = 0.0
+        # A context that is collected while its socket is open waits for ever, and its owner with it.
+        self._finish = weakref.finalize(self, _end, self._socket, self._context)
+
+    def receive(self, timeout: float) -> Tick | None:
+        """Return the next tick, or None when none came within the time-out in seconds."""
+        ends = time.monotonic() + timeout
+        while True:
+            self._connect()
+            left = ends - time.monotonic()
+            # Short turns, because a socket that appears meanwhile must be found.
+            if self._socket.poll(int(1000 * max(0.0, min(left, _SCAN_SECONDS)))):
+                try:
+                    return Tick.decode(self._socket.recv(zmq.NOBLOCK))
+                except ValueError:
+                    continue
+            if left <= _SCAN_SECONDS:
+                return None
+
+    def close(self) -> None:
+        """Close the socket; a reader that is forgotten does so by itself."""
+        self._finish()
+
+    def __enter__(self) -> "LiveReader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _connect(self) -> None:
+        if time.monotonic() < self._scan:
+            return
+        self._scan = time.monotonic() + _SCAN_SECONDS
+        # Once is enough: ZeroMQ connects again by itself when a recorder of the same name comes back.
+        for path in sorted(set(self._folder.glob("*.sock")) - self._connected):
+            self._socket.connect(f"ipc://{path}")
+            self._connected.add(path)
+
+
+def _end(socket: "zmq.Socket[bytes]", context: "zmq.Context[zmq.Socket[bytes]]") -> None:
+    socket.close(0)
+    context.term()

@@ -1,1 +1,0 @@
-"""Lowest, mean and highest values per stretch of time: what a picture of a long run is drawn from."""

@@ -1,0 +1,194 @@
+"""AMD GPUs through AMD SMI, under DCGM's names where the meaning is the same.
+
+There is no counterpart of SM_ACTIVE, of occupancy or of the pipes: these are missing. ``umc_activity``, the
+share of time in which the memory controller worked, is what NVML calls the utilization of memory.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from ..metric_table import GPU_METRICS
+from ..sample import Device, Sample, SourceError
+from . import SourceRequest, no_argument
+from .own_gpus import VisibleGpu, own_gpus
+
+log = logging.getLogger(__name__)
+
+_MIB = 1024.0 * 1024.0
+_KIB = 1024.0
+#: What holds a GPU back, as bits of NVML's ``nvmlClocksEventReasons``: power, temperature, its own brake.
+_REASONS = {
+    "active_ppt_pwr": 0x4,
+    "active_socket_thrm": 0x40,
+    "active_hbm_thrm": 0x40,
+    "active_vr_thrm": 0x40,
+    "active_prochot_thrm": 0x8,
+}
+
+_VARIABLES = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+#: What it gives beside the metrics that are always recorded.
+EXTRA = ("MEM_COPY_UTIL",)
+
+
+class AmdSource:
+    """The job's GPUs, by UUID.
+
+    Parameters
+    ----------
+    library
+        AMD SMI 7 as its Python module gives it; None imports it.
+
+    Raises
+    ------
+    SourceError
+        No ROCm here, or no GPU for this job.
+    """
+
+    name = "amdsmi"
+    simulated = False
+    extra = EXTRA
+
+    def __init__(self, request: SourceRequest, *, library: Any = None) -> None:
+        self._clock = request.clock
+        self._smi = library or _import_amdsmi()
+        try:
+            self._smi.amdsmi_init()
+        except self._smi.AmdSmiException as error:
+            raise SourceError(f"AMD SMI can't be opened: {error}.", "See whether amd-smi works.") from error
+        try:
+            self._gpus = self._choose(request)
+        except BaseException:
+            self._smi.amdsmi_shut_down()
+            raise
+        self.devices: tuple[Device, ...] = tuple(device for device, _ in self._gpus)
+        self._before: dict[tuple[str, str], tuple[int, float]] = {}
+
+    def read(self) -> list[Sample]:
+        """Return one sample per GPU; what AMD SMI refuses or writes as N/A is None."""
+        samples = []
+        for device, handle in self._gpus:
+            time_ns, now_ns = self._clock.time_ns(), self._clock.monotonic_ns()
+            values: dict[str, float | None] = dict.fromkeys((*GPU_METRICS, *EXTRA))
+            values.update(self._plain(handle))
+            values.update(self._links(device.uuid, handle, now_ns))
+            samples.append(Sample(time_ns, now_ns, device.uuid, values))
+        return samples
+
+    def processes(self) -> list[tuple[int, str]]:
+        """Return processes that hold the job's GPUs."""
+        return [
+            (each["pid"], device.uuid)
+            for device, handle in self._gpus
+            for each in self._try(self._smi.amdsmi_get_gpu_process_list, handle) or ()
+            if isinstance(each, dict) and isinstance(each.get("pid"), int)
+        ]
+
+    def close(self) -> None:
+        """Shut AMD SMI down."""
+        self._smi.amdsmi_shut_down()
+
+    def _choose(self, request: SourceRequest) -> tuple[tuple[Device, Any], ...]:
+        smi = self._smi
+        node = request.environment.get("GIPFEL_NODE", "")
+        found = []
+        for index, handle in enumerate(self._try(smi.amdsmi_get_processor_handles) or ()):
+            uuid = self._try(smi.amdsmi_get_gpu_device_uuid, handle)
+            about = self._try(smi.amdsmi_get_gpu_asic_info, handle) or {}
+            if uuid:
+                # As ROCm writes it in its variables.
+                name = f"GPU-{str(uuid).removeprefix('GPU-')}"
+                found.append(
+                    (Device(name, "gpu", str(about.get("market_name", "AMD GPU")), index, node=node), handle)
+                )
+        shown = [VisibleGpu(device.uuid, device.index) for device, _ in found]
+        set_ones = [name for name in _VARIABLES if name in request.environment]
+        own = own_gpus(shown, request.environment, variables=set_ones[:1])
+        if not own:
+            raise SourceError("This job has no GPU.", "Ask for one when you start it.")
+        return tuple(each for each in found if each[0].uuid in own)
+
+    def _plain(self, handle: Any) -> dict[str, float | None]:
+        smi = self._smi
+        activity = self._try(smi.amdsmi_get_gpu_activity, handle) or {}
+        memory = self._try(smi.amdsmi_get_gpu_vram_usage, handle) or {}
+        power = self._try(smi.amdsmi_get_power_info, handle) or {}
+        clock = self._try(smi.amdsmi_get_clock_info, handle, smi.AmdSmiClkType.GFX) or {}
+        hot = self._try(
+            smi.amdsmi_get_temp_metric,
+            handle,
+            smi.AmdSmiTemperatureType.HOTSPOT,
+            smi.AmdSmiTemperatureMetric.CURRENT,
+        )
+        return {
+            "GPU_UTIL": _scaled(activity.get("gfx_activity"), 0.01),
+            "MEM_COPY_UTIL": _scaled(activity.get("umc_activity"), 0.01),
+            "FB_USED": _scaled(memory.get("vram_used"), _MIB),
+            "FB_TOTAL": _scaled(memory.get("vram_total"), _MIB),
+            "POWER_USAGE": _scaled(power.get("current_socket_power"), 1.0)
+            or _scaled(power.get("average_socket_power"), 1.0),
+            "SM_CLOCK": _scaled(clock.get("clk"), 1.0),
+            "MAX_SM_CLOCK": _scaled(clock.get("max_clk"), 1.0),
+            "GPU_TEMP": _scaled(hot, 1.0),
+            "CLOCKS_EVENT_REASONS": self._reasons(handle),
+        }
+
+    def _reasons(self, handle: Any) -> float | None:
+        status = self._try(self._smi.amdsmi_get_violation_status, handle)
+        if not isinstance(status, dict):
+            return None
+        known = {name: status[name] for name in _REASONS if isinstance(status.get(name), bool | int)}
+        bits = 0
+        for name, active in known.items():
+            bits |= _REASONS[name] if active else 0
+        return float(bits) if known else None
+
+    def _links(self, uuid: str, handle: Any, now_ns: int) -> dict[str, float | None]:
+        """Return rates of XGMI, the links between GPUs, under NVLink's names; it counts KiB."""
+        metrics = self._try(self._smi.amdsmi_get_gpu_metrics_info, handle) or {}
+        values: dict[str, float | None] = {}
+        for ours, theirs in (
+            ("NVLINK_RX_BYTES", "xgmi_read_data_acc"),
+            ("NVLINK_TX_BYTES", "xgmi_write_data_acc"),
+        ):
+            counts = [_scaled(each, _KIB) for each in metrics.get(theirs) or () if each != "N/A"]
+            known = [count for count in counts if count is not None]
+            if not known:
+                continue
+            total = sum(known)
+            then_ns, before = self._before.get((uuid, ours), (now_ns, total))
+            self._before[(uuid, ours)] = (now_ns, total)
+            if now_ns > then_ns:
+                values[ours] = max(0.0, total - before) * 1e9 / (now_ns - then_ns)
+        return values
+
+    def _try(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except self._smi.AmdSmiException as error:
+            log.debug("%s: %s", getattr(function, "__name__", function), error)
+            return None
+
+
+def _scaled(value: Any, factor: float) -> float | None:
+    # What a GPU doesn't have is written as "N/A".
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < float("inf"):
+        return None
+    return float(value) * factor
+
+
+def _import_amdsmi() -> Any:
+    try:
+        import amdsmi  # noqa: PLC0415
+    except Exception as error:
+        # Without ROCm the module raises while it is imported, and not an ImportError alone.
+        raise SourceError(
+            "AMD SMI's Python module can't be imported.", "Install ROCm with its amdsmi."
+        ) from error
+    return amdsmi
+
+
+def open_amdsmi(argument: str, request: SourceRequest) -> AmdSource:
+    """Open ``amdsmi``."""
+    no_argument("amdsmi", argument)
+    return AmdSource(request)

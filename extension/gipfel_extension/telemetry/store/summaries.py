@@ -1,0 +1,395 @@
+"""Summaries: lowest, mean and highest value per 10 s and 60 s, in files beside the segments.
+
+First pictures and long ranges are drawn from them. They repeat what the segments hold: a summary that is
+missing or damaged costs time, never a sample.
+
+A file is ``GIPFSUM1``, the length of the head as uint32, the head as JSON (provenance, level, metrics), and
+then records of one size, all little-endian: ``start_ns`` int64; mean, lowest and highest of each device and
+metric as float32; how many values they are of as uint16. It is read in one piece, and a record that was cut
+off is left out. Of a closed segment it is packed (``GIPFSUM2``): a piece per metric, so that a picture
+unpacks only what it shows.
+"""
+
+import errno
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..files import open_regular
+from ..sample import Provenance, Sample
+
+_PACKED_MAGIC = b"GIPFSUM2"
+#: Of a mean's 23 bits after the leading one, those that are dropped: what stays is 0.05 % off at most, less
+#: than a pixel of a picture.
+_DROPPED_BITS = 13
+#: 0.01 s for a day in buckets of 10 s.
+_MOST_RECORDS = 10_000_000
+#: Values of one metric: a day of 1 900 devices in buckets of 10 s.
+_MOST_CELLS = 1 << 24
+#: Seconds of a bucket, coarsest last.
+LEVELS = (10, 60)
+_PLAIN_MAGIC = b"GIPFSUM1"
+#: A head of 1 000 devices is 200 kB.
+_LONGEST_HEAD = 16 * 2**20
+#: Of what was not packed the newest is read: a month in buckets of 10 s of ten GPUs.
+_MOST_RECORD_BYTES = 1 << 30
+#: 0.01 s for 60 s are 6 000 samples; this is where uint16 ends.
+_MOST_COUNT = 65535
+
+
+def summary_path(stem: Path, level: int) -> Path:
+    """Return the summary of a segment whose path without ``.arrows`` is `stem`."""
+    return stem.with_name(f"{stem.name}.{level}s.summary")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Content of one summary file.
+
+    Parameters
+    ----------
+    series
+        Device and metric of each column of the four arrays.
+    start_ns
+        UTC time at which each record's bucket begins, a multiple of the level since the epoch; two records of
+        one bucket are parts of it.
+    mean, low, high
+        Records by series; NaN where a bucket held no value.
+    count
+        How many values each is of.
+    """
+
+    provenance: Provenance
+    level: int
+    series: tuple[tuple[str, str], ...]
+    start_ns: NDArray[np.int64]
+    mean: NDArray[np.float32]
+    low: NDArray[np.float32]
+    high: NDArray[np.float32]
+    count: NDArray[np.uint16]
+
+
+class SummaryWriter:
+    """The summaries of one segment while it is written.
+
+    Parameters
+    ----------
+    stem
+        The segment's path without ``.arrows``.
+
+    Raises
+    ------
+    OSError
+        A file can't be made or written.
+    """
+
+    def __init__(self, stem: Path, provenance: Provenance, *, levels: Sequence[int] = LEVELS) -> None:
+        self._series = _series_of(provenance, provenance.metrics)
+        self._width: dict[str, tuple[int, tuple[str, ...]]] = {}
+        place = 0
+        for device in provenance.devices:
+            metrics = provenance.metrics[device.kind]
+            self._width[device.uuid] = (place, metrics)
+            place += len(metrics)
+        self._buckets: list[_Bucket] = []
+        try:
+            for level in levels:
+                self._buckets.append(_Bucket(summary_path(stem, level), provenance, level, self._series))
+        except OSError:
+            self.abandon()
+            for level in levels[: len(self._buckets)]:
+                summary_path(stem, level).unlink(missing_ok=True)
+            raise
+
+    def add(self, samples: Sequence[Sample]) -> None:
+        """Take samples in, and write the buckets that they end; other devices' are left out."""
+        rows: dict[int, NDArray[np.float64]] = {}
+        for sample in samples:
+            if sample.device not in self._width:
+                continue
+            place, metrics = self._width[sample.device]
+            row = rows.get(sample.time_ns)
+            if row is None:
+                row = rows[sample.time_ns] = np.full(len(self._series), np.nan)
+            row[place : place + len(metrics)] = [
+                np.nan if (value := sample.values.get(metric)) is None else value for metric in metrics
+            ]
+        for time_ns, row in rows.items():
+            for bucket in self._buckets:
+                bucket.add(time_ns, row)
+        for bucket in self._buckets:
+            bucket.flush()
+
+    def close(self) -> None:
+        """Write the buckets that are not full, and close the files."""
+        for bucket in self._buckets:
+            bucket.end()
+            bucket.flush()
+            bucket.file.close()
+
+    def abandon(self) -> None:
+        """Let go of the files as they are, after an error."""
+        for bucket in self._buckets:
+            bucket.file.close()
+
+
+class _Bucket:
+    """The bucket of one level that is being filled, and the file of those before it."""
+
+    def __init__(
+        self, path: Path, provenance: Provenance, level: int, series: tuple[tuple[str, str], ...]
+    ) -> None:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self.file = os.fdopen(handle, "wb", buffering=0)
+        self.file.write(_head(provenance, level))
+        self._span = level * 10**9
+        self._type = _record(len(series))
+        self._start: int | None = None
+        self._ready = bytearray()
+        self._sum = np.zeros(len(series))
+        self._low = np.zeros(len(series))
+        self._high = np.zeros(len(series))
+        self._count = np.zeros(len(series), np.int64)
+
+    def add(self, time_ns: int, row: NDArray[np.float64]) -> None:
+        start = time_ns // self._span * self._span
+        if start != self._start:
+            self.end()
+            self._start = start
+            self._sum[:] = 0.0
+            self._count[:] = 0
+            self._low[:] = np.inf
+            self._high[:] = -np.inf
+        known = np.isfinite(row)
+        self._count += known
+        self._sum[known] += row[known]
+        self._low[known] = np.minimum(self._low, row)[known]
+        self._high[known] = np.maximum(self._high, row)[known]
+
+    def end(self) -> None:
+        """Make the bucket ready to be written."""
+        if self._start is None:
+            return
+        empty = self._count == 0
+        record = np.zeros((), self._type)
+        record["start_ns"] = self._start
+        with np.errstate(over="ignore"):
+            record["mean"] = np.where(empty, np.nan, self._sum / np.maximum(self._count, 1))
+            record["low"] = np.where(empty, np.nan, self._low)
+            record["high"] = np.where(empty, np.nan, self._high)
+        record["count"] = np.minimum(self._count, _MOST_COUNT)
+        self._ready += record.tobytes()
+        self._start = None
+
+    def flush(self) -> None:
+        if self._ready:
+            # In one call, so that a reader sees whole records.
+            written = self.file.write(self._ready)
+            if written != len(self._ready):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.file.name)
+            self._ready.clear()
+
+
+def read_summary(path: Path, *, last: int | None = None, metrics: Iterable[str] | None = None) -> Summary:
+    """Read a summary as far as its records are whole.
+
+    Parameters
+    ----------
+    last
+        How many records, of the end; None for all.
+    metrics
+        What may be left out of the answer where the file is packed is all but these.
+
+    Raises
+    ------
+    OSError
+        It can't be opened.
+    ValueError
+        It is not a summary of ours.
+    """
+    with open_regular(path) as file:
+        magic, length = file.read(len(_PLAIN_MAGIC)), int.from_bytes(file.read(4), "little")
+        if magic not in (_PLAIN_MAGIC, _PACKED_MAGIC) or not 0 < length <= _LONGEST_HEAD:
+            raise ValueError("it is not a summary")
+        head, provenance, level, series = _read_head(file.read(length))
+        if magic == _PACKED_MAGIC:
+            series, arrays = _unpacked(file, head, series, metrics, last)
+        else:
+            arrays = _read_records(file, len(series), last)
+    return Summary(provenance, level, tuple(series), *arrays)
+
+
+def pack_summary(path: Path, put: Callable[[Path, bytes], None]) -> None:
+    """Pack a summary that is no longer written; a packed one stays as it is.
+
+    Parameters
+    ----------
+    put
+        Writes a file's content so that a reader sees the old or the new one.
+
+    Raises
+    ------
+    OSError, ValueError
+        As :func:`read_summary`.
+    """
+    with open_regular(path) as file:
+        if file.read(len(_PACKED_MAGIC)) == _PACKED_MAGIC:
+            return
+        length = int.from_bytes(file.read(4), "little")
+        if length > _LONGEST_HEAD:
+            raise ValueError("it is not a summary")
+        head = _read_head(file.read(length))[0]
+    summary = read_summary(path)
+    arrays = (summary.start_ns, summary.mean, summary.low, summary.high, summary.count)
+    put(path, _pack(head, summary.series, arrays))
+
+
+def _pack(head: dict[str, Any], series: Sequence[tuple[str, str]], arrays: Sequence[NDArray[Any]]) -> bytes:
+    """Return a packed file's content.
+
+    Parameters
+    ----------
+    arrays
+        Starts of the buckets; means, lowest and highest values, and counts, records by series.
+    """
+    start_ns, mean, low, high, count = arrays
+    pieces = [zlib.compress(np.diff(start_ns, prepend=0).astype("<i8").tobytes(), 9)]
+    for columns in _columns(series).values():
+        floats = [_shuffled(each[:, columns]) for each in (mean, low, high)]
+        counts = np.ascontiguousarray(count[:, columns].T).astype("<u2").tobytes()
+        pieces.append(zlib.compress(b"".join([*floats, counts]), 9))
+    sizes = [len(piece) for piece in pieces]
+    content = json.dumps({**head, "records": len(start_ns), "sizes": sizes}).encode()
+    return b"".join([_PACKED_MAGIC, len(content).to_bytes(4, "little"), content, *pieces])
+
+
+def _unpack(
+    file: BinaryIO, head: dict[str, Any], series: Sequence[tuple[str, str]], wanted: Iterable[str] | None
+) -> tuple[list[tuple[str, str]], tuple[NDArray[Any], ...]]:
+    """Read series and arrays of some metrics, all where `wanted` is None, from after the head.
+
+    Raises
+    ------
+    ValueError
+        A piece is damaged.
+    """
+    records, sizes = int(head["records"]), [int(size) for size in head["sizes"]]
+    places = _columns(series)
+    if not 0 <= records <= _MOST_RECORDS or len(sizes) != 1 + len(places) or min(sizes) < 0:
+        raise ValueError("its pieces are not ours")
+    start_ns = np.cumsum(np.frombuffer(_piece(file, sizes[0], 8 * records), "<i8"))
+    chosen = set(places) if wanted is None else set(wanted)
+    found: list[tuple[str, str]] = []
+    blocks: list[list[NDArray[Any]]] = [[], [], [], []]
+    for (metric, columns), size in zip(places.items(), sizes[1:], strict=True):
+        if metric not in chosen:
+            file.seek(size, 1)
+            continue
+        cells = records * len(columns)
+        if cells > _MOST_CELLS:
+            raise ValueError("its pieces are too large")
+        content = _piece(file, size, 14 * cells)
+        for place in range(3):
+            floats = np.frombuffer(content, np.uint8, 4 * cells, 4 * cells * place).reshape(4, cells)
+            values = np.ascontiguousarray(floats.T).view("<f4").reshape(len(columns), records)
+            blocks[place].append(values.T)
+        counts = np.frombuffer(content, "<u2", cells, 12 * cells).reshape(len(columns), records)
+        blocks[3].append(counts.T)
+        found += [series[column] for column in columns]
+    arrays = [np.concatenate(block, axis=1) if block else np.zeros((records, 0)) for block in blocks]
+    return found, (start_ns, *arrays)
+
+
+def _columns(series: Sequence[tuple[str, str]]) -> dict[str, list[int]]:
+    """Return the columns of each metric."""
+    found: dict[str, list[int]] = {}
+    for column, (_, metric) in enumerate(series):
+        found.setdefault(metric, []).append(column)
+    return found
+
+
+def _shuffled(values: NDArray[np.float32]) -> bytes:
+    """Return one column after the other, rounded, the bytes of equal weight side by side."""
+    bits = np.ascontiguousarray(values.T, "<f4").view(np.uint32)
+    half = np.uint32(1 << (_DROPPED_BITS - 1))
+    rounded = ((bits + half) >> np.uint32(_DROPPED_BITS)) << np.uint32(_DROPPED_BITS)
+    kept = np.where(np.isfinite(values.T), rounded, bits)
+    return np.ascontiguousarray(kept.view(np.uint8).reshape(-1, 4).T).tobytes()
+
+
+def _piece(file: BinaryIO, size: int, length: int) -> bytes:
+    try:
+        # No longer than announced: a small piece can be made to unpack without an end, and what is packed is
+        # hardly ever longer than what it holds.
+        packed = file.read(min(size, length + (length >> 8) + 64))
+        content = zlib.decompressobj().decompress(packed, length + 1)
+    except zlib.error as error:
+        raise ValueError("a piece of it is damaged") from error
+    if len(content) != length:
+        raise ValueError("a piece of it is damaged")
+    return content
+
+
+def _unpacked(
+    file: BinaryIO,
+    head: dict[str, Any],
+    series: tuple[tuple[str, str], ...],
+    metrics: Iterable[str] | None,
+    last: int | None,
+) -> tuple[tuple[tuple[str, str], ...], tuple[NDArray[Any], ...]]:
+    try:
+        found, arrays = _unpack(file, head, series, metrics)
+    except (KeyError, TypeError, OverflowError) as error:
+        raise ValueError("its pieces are not ours") from error
+    first = 0 if last is None else max(0, len(arrays[0]) - last)
+    return tuple(found), tuple(array[first:] for array in arrays)
+
+
+def _read_records(file: BinaryIO, series: int, last: int | None) -> tuple[NDArray[Any], ...]:
+    kind = _record(series)
+    start = file.tell()
+    whole = max(0, os.fstat(file.fileno()).st_size - start) // kind.itemsize
+    count = min(whole if last is None else last, whole, _MOST_RECORD_BYTES // kind.itemsize)
+    file.seek(start + (whole - count) * kind.itemsize)
+    content = file.read(count * kind.itemsize)
+    records = np.frombuffer(content, kind, len(content) // kind.itemsize)
+    # Zeros after a crash of the machine are not a bucket.
+    records = records[records["start_ns"] > 0]
+    numbers = tuple(records[name] for name in ("mean", "low", "high", "count"))
+    return (records["start_ns"].astype(np.int64), *numbers)
+
+
+def _read_head(content: bytes) -> tuple[dict[str, Any], Provenance, int, tuple[tuple[str, str], ...]]:
+    try:
+        head: dict[str, Any] = json.loads(content)
+        level = int(head["level"])
+        provenance = Provenance.from_metadata(head["provenance"])
+        metrics = {kind: [str(name) for name in names] for kind, names in head["metrics"].items()}
+        series = _series_of(provenance, metrics)
+    except (KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+        raise ValueError("its head is not ours") from error
+    if not 1 <= level <= 86400 or not series:
+        raise ValueError("its buckets have no length")
+    return head, provenance, level, series
+
+
+def _series_of(provenance: Provenance, metrics: Mapping[str, Sequence[str]]) -> tuple[tuple[str, str], ...]:
+    return tuple((device.uuid, metric) for device in provenance.devices for metric in metrics[device.kind])
+
+
+def _record(series: int) -> np.dtype[Any]:
+    numbers = [(name, "<f4", (series,)) for name in ("mean", "low", "high")]
+    return np.dtype([("start_ns", "<i8"), *numbers, ("count", "<u2", (series,))])
+
+
+def _head(provenance: Provenance, level: int) -> bytes:
+    head = {"provenance": provenance.to_metadata(), "level": level, "metrics": provenance.metrics}
+    content = json.dumps(head).encode()
+    return _PLAIN_MAGIC + len(content).to_bytes(4, "little") + content

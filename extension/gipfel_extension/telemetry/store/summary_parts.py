@@ -1,0 +1,122 @@
+"""The summaries of a folder's segments, with the segments' own samples where there is none."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..metric_table import METRICS
+from ..sample import Device, SampleTable
+from .segment_files import SegmentFile
+from .segments import read_segment
+from .summaries import Summary, read_summary, summary_path
+
+#: A summary whose last change is so much older than its segment's was not written to the end.
+_STALE_NS = 30 * 10**9
+
+
+@dataclass(frozen=True)
+class SummaryParts:
+    """Summaries, and tables of the segments that have none."""
+
+    summaries: tuple[Summary, ...]
+    tables: tuple[SampleTable, ...]
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """All devices, each once."""
+        named = [device for summary in self.summaries for device in summary.provenance.devices]
+        named += [device for table in self.tables for device in table.devices]
+        return tuple({device.uuid: device for device in named}.values())
+
+    @property
+    def extra(self) -> tuple[str, ...]:
+        """Metrics that were asked for beside those of each kind."""
+        own = {metric for names in METRICS.values() for metric in names}
+        named = (metric for summary in self.summaries for metric in summary.provenance.extra)
+        return tuple(dict.fromkeys(metric for metric in named if metric not in own))
+
+    @property
+    def interval(self) -> float:
+        """Seconds between two samples, 0 where unknown."""
+        named = [summary.provenance.interval for summary in self.summaries]
+        named += [table.interval for table in self.tables]
+        return next((interval for interval in reversed(named) if interval > 0), 0.0)
+
+    @property
+    def source(self) -> str:
+        """Sources of the samples, as ``SampleTable.source``."""
+        named = [summary.provenance.source for summary in self.summaries]
+        named += [table.source for table in self.tables]
+        return ", ".join(dict.fromkeys(part for each in named for part in each.split(", ") if part))
+
+    def spans(self) -> list[tuple[int, int]]:
+        """Return first and last time of each part, UTC nanoseconds."""
+        found = [
+            (int(summary.start_ns.min()), int(summary.start_ns.max()) + summary.level * 10**9 - 1)
+            for summary in self.summaries
+            if len(summary.start_ns)
+        ]
+        times = (columns["time_ns"] for table in self.tables for columns in (table.columns or {}).values())
+        return found + [(int(each[0]), int(each[-1])) for each in times if len(each)]
+
+
+def read_parts(
+    files: Sequence[SegmentFile],
+    level: int,
+    *,
+    tail: int | None = None,
+    metrics: Sequence[str] | None = None,
+) -> SummaryParts:
+    """Read the summaries of one level of some segments.
+
+    Parameters
+    ----------
+    tail
+        A finer level that is read for what came after the last bucket of `level`.
+    metrics
+        What is wanted; None for all.
+    """
+    found = [_read(file, level, tail, metrics) for file in files]
+    return SummaryParts(
+        tuple(summary for summaries, _ in found for summary in summaries),
+        tuple(table for _, tables in found for table in tables),
+    )
+
+
+def _read(
+    file: SegmentFile, level: int, tail: int | None, metrics: Sequence[str] | None
+) -> tuple[list[Summary], list[SampleTable]]:
+    found = _summary(file, level, metrics)
+    if found is None:
+        table = _samples(file.path, metrics)
+        return [], [] if table is None else [table]
+    finer = None if tail is None else _summary(file, tail, metrics, last=level // tail + 1)
+    if finer is None:
+        return [found], []
+    return [found, _after(finer, int(found.start_ns.max()) + level * 10**9)], []
+
+
+def _summary(
+    file: SegmentFile, level: int, metrics: Sequence[str] | None, *, last: int | None = None
+) -> Summary | None:
+    """Read a segment's summary; None where it holds no bucket, or ends long before its segment does."""
+    path = summary_path(file.stem, level)
+    try:
+        found = read_summary(path, last=last, metrics=metrics)
+        late = file.written_ns - path.stat().st_mtime_ns > level * 10**9 + _STALE_NS
+    except (OSError, ValueError):
+        return None
+    return None if late or not len(found.start_ns) else found
+
+
+def _samples(path: Path, metrics: Sequence[str] | None) -> SampleTable | None:
+    try:
+        return read_segment(path, metrics=metrics)
+    except OSError:
+        return None
+
+
+def _after(summary: Summary, time_ns: int) -> Summary:
+    kept = summary.start_ns >= time_ns
+    arrays = {name: getattr(summary, name)[kept] for name in ("start_ns", "mean", "low", "high", "count")}
+    return replace(summary, **arrays)

@@ -1,0 +1,366 @@
+"""The user's own metrics of a run: ``metrics.jsonl``, which ``gipfel_widgets.log`` appends to.
+
+A line is an object of ``time_ns``, ``monotonic_ns``, ``node``, ``rank`` and ``values``, and of ``launch``
+where a launch's rank wrote it. Any other line, such as the last one of a process that was killed, is counted
+and left out.
+"""
+
+import errno
+import json
+import math
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from .files import open_regular
+
+#: Name of the file in a run folder.
+METRICS_FILE = "metrics.jsonl"
+
+#: From so many bytes on, lines are read together.
+_MANY_BYTES = 1 << 17
+#: Read at a time.
+_PIECE_BYTES = 16 << 20
+#: Of a file that is longer the end counts: a day of a hundred ranks that log each second.
+_MOST_BYTES = 1 << 30
+#: A longer line is not a program's metrics.
+_LONGEST_LINE = 1 << 20
+#: Metrics of ranks of launches; what else comes is left out and counted.
+_MOST_SERIES = 20_000
+_MOST_PASSES = 1_000_000
+_MOST_BRACKETS = 64
+_MOST_NAMES = 500
+_NAME = re.compile(rb'"([^"]*)"\s*:')
+_NO_RANK = -1
+
+_Key = tuple[str, str, int | None, str]
+_Part = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class UserMetric:
+    """One metric of one rank of one launch, sorted by time.
+
+    Parameters
+    ----------
+    rank
+        None where the process named none.
+    launch
+        ``RUN/N`` of the launch that the rank belongs to; empty outside of launches.
+    time_ns
+        UTC since the epoch, on the clock of the samples.
+    values
+        NaN where it was noted as missing.
+    """
+
+    name: str
+    node: str
+    rank: int | None
+    time_ns: NDArray[np.int64]
+    monotonic_ns: NDArray[np.int64]
+    values: NDArray[np.float64]
+    launch: str = ""
+
+
+@dataclass(frozen=True)
+class UserMetrics:
+    """User metrics that a run's processes logged.
+
+    Parameters
+    ----------
+    damaged
+        Lines that could not be read; text values aren't among them, but are left out too.
+    lost
+        Calls that a process could not write, as it reported later.
+    """
+
+    series: tuple[UserMetric, ...] = ()
+    damaged: int = 0
+    lost: int = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names in the order in which they came up."""
+        return tuple(dict.fromkeys(series.name for series in self.series))
+
+    def of(self, name: str, rank: int | None = None, launch: str | None = None) -> UserMetric | None:
+        """Return a metric of a rank, of the lowest one where none is named; of the newest launch likewise."""
+        found = [
+            each
+            for each in self.series
+            if each.name == name and rank in (None, each.rank) and launch in (None, each.launch)
+        ]
+        if launch is None and found:
+            newest = max(found, key=lambda each: int(each.time_ns[-1]) if len(each.time_ns) else 0).launch
+            found = [each for each in found if each.launch == newest]
+        return min(found, key=lambda each: -1 if each.rank is None else each.rank, default=None)
+
+    def launches(self, name: str | None = None) -> tuple[str, ...]:
+        """Return the launches that logged a metric, or any, in the order of their first; "" for outside."""
+        begun: dict[str, int] = {}
+        for each in self.series:
+            if name in (None, each.name) and len(each.time_ns):
+                first = int(each.time_ns[0])
+                begun[each.launch] = min(first, begun.get(each.launch, first))
+        return tuple(sorted(begun, key=lambda launch: begun[launch]))
+
+    @classmethod
+    def union(cls, parts: Sequence["UserMetrics"]) -> "UserMetrics":
+        """Return those of several runs; of a metric that several have, the first."""
+        series: dict[_Key, UserMetric] = {}
+        for part in parts:
+            for each in part.series:
+                series.setdefault((each.name, each.node, each.rank, each.launch), each)
+        return cls(
+            tuple(series.values()), sum(part.damaged for part in parts), sum(part.lost for part in parts)
+        )
+
+    def since(self, first_ns: int) -> "UserMetrics":
+        """Return the values at or after a time; metrics without any are left out."""
+        return self.between(first_ns, 2**63 - 1)
+
+    def between(self, first_ns: int, last_ns: int) -> "UserMetrics":
+        """Return the values from a first to a last time, both included; metrics without any are left out."""
+        kept = []
+        for each in self.series:
+            start = int(np.searchsorted(each.time_ns, first_ns))
+            end = int(np.searchsorted(each.time_ns, last_ns, side="right"))
+            if end > start:
+                rows = slice(start, end)
+                columns = {name: getattr(each, name)[rows] for name in ("time_ns", "monotonic_ns", "values")}
+                kept.append(replace(each, **columns))
+        return UserMetrics(tuple(kept), self.damaged, self.lost)
+
+
+class MetricsReader:
+    """Incremental reader of a metrics file: each poll costs only what was appended.
+
+    Parameters
+    ----------
+    path
+        ``metrics.jsonl``; it needn't be there yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: tuple[int, int] | None = None
+        self._offset = 0
+        self._rest = b""
+        self._skipping = False
+        self._parts: dict[_Key, list[_Part]] = {}
+        self._damaged = self._lost = 0
+        self._known: UserMetrics | None = None
+
+    def poll(self) -> bool:
+        """Read what was appended, from the beginning where the file was replaced; whether there was anything.
+
+        Raises
+        ------
+        OSError
+            The file is there and can't be read.
+        """
+        found = False
+        try:
+            with open_regular(self._path) as file:
+                about = os.fstat(file.fileno())
+                if (about.st_dev, about.st_ino) != self._file or about.st_size < self._offset:
+                    self._begin(about)
+                while data := _next_piece(file, self._offset):
+                    self._offset, piece = data
+                    found |= self._take(piece)
+        except FileNotFoundError:
+            return False
+        return found
+
+    def metrics(self) -> UserMetrics:
+        """Return everything read so far, without an unfinished last line, which is not counted as damaged."""
+        if self._known is None:
+            self._known = self._joined()
+        return self._known
+
+    def _begin(self, about: os.stat_result) -> None:
+        self._file = about.st_dev, about.st_ino
+        self._offset = max(0, about.st_size - _MOST_BYTES)
+        # The end of a long file begins within a line.
+        self._rest, self._skipping = b"", self._offset > 0
+        self._parts = {}
+        self._damaged = self._lost = 0
+        self._known = None
+
+    def _take(self, data: bytes) -> bool:
+        """Take a piece of the file; whether a line ended in it."""
+        whole, end, rest = (self._rest + data).rpartition(b"\n")
+        if len(rest) > _LONGEST_LINE:
+            self._damaged += not self._skipping
+            rest, self._skipping = b"", True
+        self._rest = rest
+        if not end:
+            return False
+        if self._skipping:
+            _, _, whole = whole.partition(b"\n")
+            self._skipping = False
+        self._known = None
+        parts = _read_many(whole) if len(whole) > _MANY_BYTES else None
+        for key, part in (self._read_each(whole) if parts is None else parts).items():
+            if key in self._parts or len(self._parts) < _MOST_SERIES:
+                self._parts.setdefault(key, []).append(part)
+            else:
+                self._damaged += len(part[0])
+        return True
+
+    def _joined(self) -> UserMetrics:
+        series = []
+        for key, parts in self._parts.items():
+            time_ns, monotonic_ns, values = (np.concatenate(each) for each in zip(*parts, strict=True))
+            self._parts[key] = [(time_ns, monotonic_ns, values)]
+            # One process writes in order; several under one rank, or a clock that was set, don't.
+            order = np.argsort(time_ns, kind="stable")
+            name, node, rank, launch = key
+            columns = (time_ns[order], monotonic_ns[order], values[order])
+            series.append(UserMetric(name, node, rank, *columns, launch))
+        return UserMetrics(tuple(series), self._damaged, self._lost)
+
+    def _read_each(self, whole: bytes) -> dict[_Key, _Part]:
+        rows: dict[_Key, list[tuple[int, int, float]]] = {}
+        for line in filter(None, whole.split(b"\n")):
+            try:
+                content = json.loads(line)
+                when = _when(content)
+                rank = None if content["rank"] is None else int(content["rank"])
+                node, values = str(content["node"]), dict(content["values"])
+                launch = _launch(content)
+                self._lost += int(content.get("lost", 0))
+            except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
+                self._damaged += 1
+                continue
+            for name, value in values.items():
+                if value is None or isinstance(value, int | float):
+                    rows.setdefault((name, node, rank, launch), []).append((*when, _number(value)))
+        return {key: _part(*zip(*found, strict=True)) for key, found in rows.items()}
+
+
+def _next_piece(file: BinaryIO, offset: int) -> tuple[int, bytes] | None:
+    """Return where the next piece of a file ends, and its bytes without holes, which cost nothing to make."""
+    try:
+        offset = os.lseek(file.fileno(), offset, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return None
+    data = os.pread(file.fileno(), _PIECE_BYTES, offset)
+    return (offset + len(data), data) if data else None
+
+
+def _when(content: Any) -> tuple[int, int]:
+    times = content["time_ns"], content["monotonic_ns"]
+    if any(type(each) is not int or abs(each) >= 2**63 for each in times):
+        raise ValueError("no times")
+    return times
+
+
+def _launch(content: Any) -> str:
+    named = content.get("launch")
+    return named if isinstance(named, str) else ""
+
+
+def _part(times: Sequence[int], monotonic: Sequence[int], values: Sequence[float]) -> _Part:
+    return np.array(times, np.int64), np.array(monotonic, np.int64), np.array(values, np.float64)
+
+
+def _read_many(whole: bytes) -> dict[_Key, _Part] | None:
+    """Read many sound lines at once, several times as fast; None where each must be checked."""
+    if not _is_flat(whole):
+        return None
+    if whole.count(b"null") != whole.count(b'"rank":null') or b'"lost"' in whole:
+        # In columns, a value that was noted as missing looks like one that wasn't noted.
+        return None
+    import pyarrow.json  # noqa: PLC0415 - most runs have few lines
+
+    fields = [(name, pa.int64()) for name in ("time_ns", "monotonic_ns", "rank")]
+    try:
+        table = pyarrow.json.read_json(
+            pa.BufferReader(whole),
+            read_options=pyarrow.json.ReadOptions(block_size=1 << 23),
+            parse_options=pyarrow.json.ParseOptions(
+                explicit_schema=pa.schema([*fields, ("node", pa.string()), ("launch", pa.string())])
+            ),
+        ).combine_chunks()
+        needed = [table.column(name) for name in ("time_ns", "monotonic_ns", "node", "values")]
+        values = table.column("values").combine_chunks()
+        columns = {
+            values.type.field(place).name: values.field(place) for place in range(values.type.num_fields)
+        }
+    except (pa.ArrowException, KeyError, AttributeError):
+        return None
+    if any(column.null_count for column in needed):
+        return None
+    times, monotonic = (column.to_numpy() for column in needed[:2])
+    launches = table.column("launch").combine_chunks().fill_null("")
+    writers = _writers(needed[2].combine_chunks(), table.column("rank").combine_chunks(), launches)
+    if len(writers) * len(columns) > _MOST_PASSES:
+        return None
+    parts = {}
+    for name, column in columns.items():
+        kind = column.type
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+            continue
+        numbers = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        there = column.is_valid().to_numpy(zero_copy_only=False)
+        for writer, of in writers.items():
+            rows = of[there[of]]
+            if len(rows):
+                parts[(name, *writer)] = times[rows], monotonic[rows], numbers[rows]
+    return parts
+
+
+def _is_flat(whole: bytes) -> bool:
+    """Return whether lines have few names together, and none of them many brackets.
+
+    Arrow makes each name a column as long as all lines, and calls itself for each level until it crashes.
+    """
+    few = len(set(_NAME.findall(whole))) <= _MOST_NAMES
+    return few and all(line.count(b"{") + line.count(b"[") <= _MOST_BRACKETS for line in whole.split(b"\n"))
+
+
+def _writers(nodes: Any, ranks: Any, launches: Any) -> dict[tuple[str, int | None, str], NDArray[np.int64]]:
+    """Return the rows of each writer."""
+    named, of = nodes.dictionary_encode(), launches.dictionary_encode()
+    names, numbers = named.dictionary.to_pylist(), of.dictionary.to_pylist()
+    codes = ranks.fill_null(_NO_RANK).to_numpy() * len(names) + named.indices.to_numpy()
+    codes = codes * len(numbers) + of.indices.to_numpy()
+    order = np.argsort(codes, kind="stable")
+    different, first = np.unique(codes[order], return_index=True)
+    writers = {}
+    for code, rows in zip(different.tolist(), np.split(order, first[1:]), strict=True):
+        who, launch = divmod(code, len(numbers))
+        rank, place = divmod(who, len(names))
+        writers[(names[place], None if rank == _NO_RANK else rank, numbers[launch])] = rows
+    return writers
+
+
+def read_metrics(run: Path) -> UserMetrics:
+    """Return the user's metrics in a run folder; none where there is no file.
+
+    Raises
+    ------
+    OSError
+        The file is there and can't be read.
+    """
+    reader = MetricsReader(run / METRICS_FILE)
+    reader.poll()
+    return reader.metrics()
+
+
+def _number(value: float | None) -> float:
+    if value is None:
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.nan

@@ -1,0 +1,1 @@
+"""A notebook as a batch job: planned, submitted, listed and followed."""

@@ -1,0 +1,384 @@
+"""A notebook as a batch job: papermill in the environment of an EDF, once or at each point of a grid.
+
+`plan_notebook_job` makes the job; `dry_run_lines` and `dry_run_document` show exactly what would be
+submitted.
+"""
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from gipfel_cluster.broker.context import hides_an_image
+from gipfel_cluster.job import JOB_VARIABLE, JobSpec, batch_script
+from gipfel_cluster.model import PYTHON, Frozen, GipfelError
+from gipfel_cluster.scheduler import JobRequest, Scheduler
+from gipfel_cluster.scheduler.slurm import submit_arguments
+from gipfel_cluster.workloads.submission import (
+    SCHEDULERS,
+    ChosenEdf,
+    ChosenRuntime,
+    SubmissionContext,
+    submission_context,
+)
+
+from ..papermill.grid import Grid, grid_of, read_axis
+from ..papermill.notebook_file import check_output, read_notebook
+from ..papermill.parameters import (
+    Parameter,
+    ParameterArgs,
+    check_names,
+    check_types,
+    has_parameters_cell,
+    known_parameters,
+    values_of,
+)
+from ..papermill.values import from_yaml, to_yaml
+
+__all__ = ["NotebookJob", "NotebookOptions", "plan_notebook_job", "scheduler_of"]
+
+_LARGEST_SPEC = 96 << 10  # bytes: the kernel takes 128 KiB in one variable
+_MOST_TASKS = 20
+
+
+class NotebookOptions(Frozen):
+    """Options of ``gipfel submit``; an empty text means the default.
+
+    ``parameters`` (-p), ``parameters_raw`` (-r), ``parameters_yaml`` (-y) and ``parameters_file`` (-f) are as
+    they were typed, ``grid`` holds axes as `read_axis` takes them, and ``max_parallel`` is how many points
+    run at a time (0: the scheduler's own choice).
+    """
+
+    notebook: Path
+    output: Path
+    parameters: tuple[tuple[str, str], ...] = ()
+    parameters_raw: tuple[tuple[str, str], ...] = ()
+    parameters_yaml: tuple[str, ...] = ()
+    parameters_file: tuple[str, ...] = ()
+    grid: tuple[str, ...] = ()
+    max_parallel: int = Field(0, ge=0)
+    resume: bool = False
+    strict: bool = False
+    kernel: str = ""
+    edf: str = ""
+    nodes: int = Field(1, ge=1)
+    gpus_per_node: int = Field(0, ge=0)
+    partition: str = ""
+    account: str = ""
+    time: str = ""
+    scheduler: str = ""
+    engine: str = ""
+    runtime: str = ""
+    cluster: str = ""
+
+
+class NotebookTask(Frozen):
+    """One run of the notebook: its job's or task's number, the point's values as texts, output and log."""
+
+    job_id: str
+    values: dict[str, str]
+    output: Path
+    log: Path
+
+
+class NotebookJob(Frozen):
+    """A job that can be submitted: ``scheduler`` is a name of `SCHEDULERS`.
+
+    ``output`` and ``log`` are paths where it was planned, which is in a container where it is ``inside``;
+    with a ``grid`` they are templates, and `tasks` yields all of them. ``options`` and ``directory`` are
+    what it was planned from. ``notes`` are sentences
+    on what may surprise: the scheduler that was chosen, parameters that the notebook does not set.
+    """
+
+    scheduler: str
+    spec: JobSpec
+    request: JobRequest
+    notebook: Path
+    output: Path
+    log: Path
+    grid: Grid = Grid()
+    options: NotebookOptions
+    directory: Path
+    inside: bool = False
+    notes: tuple[str, ...] = ()
+
+    def tasks(self, job_id: str) -> Iterator[NotebookTask]:
+        """Yield every run of the notebook in the job of this number; one without a grid."""
+        for number, name in enumerate(self.grid.names(self.output.name)):
+            yield NotebookTask(
+                job_id=f"{job_id}_{number}" if self.grid.axes else job_id,
+                values=self.grid.point(number),
+                output=self.output.with_name(name),
+                log=Path(str(self.log).replace("%a", str(number))),
+            )
+
+
+class _Files(Frozen):
+    """The host's paths of a job."""
+
+    notebook: Path
+    output: Path
+    directory: Path
+
+
+def plan_notebook_job(
+    options: NotebookOptions,
+    *,
+    environment: Mapping[str, str],
+    directory: Path,
+    here: SubmissionContext | None = None,
+) -> NotebookJob:
+    """Check everything that can be checked before a job is submitted; nothing is written.
+
+    Parameters
+    ----------
+    environment
+        The user's variables: defaults (``GIPFEL_SCHEDULER`` …), and what the job gets but for tokens.
+    directory
+        Where the user is: relative paths start there, and the notebook runs there. From a directory of the
+        system it runs beside the notebook.
+    here
+        Where it is planned; by default `submission_context` is asked.
+
+    Raises
+    ------
+    GipfelError
+        Notebook, output, EDF, runtime or an option can't be used, or the host does not see one of them.
+    """
+    here = submission_context(environment) if here is None else here
+    notebook = _absolute(options.notebook, directory)
+    output = _absolute(options.output, directory)
+    texts, grid, odd = _parameters(options, notebook, directory)
+    names = grid.names(output.name)
+    check_output(output, notebook, [*names, *_logs(grid, output)])
+    place = notebook.parent if hides_an_image(directory) else directory
+    files = _Files(
+        notebook=here.on_host(notebook),
+        output=here.on_host(output.parent) / output.name,
+        directory=here.on_host(place),
+    )
+    scheduler = _scheduler_name(options, here)
+    if scheduler == "local" and options.nodes > 1:
+        raise GipfelError(f"This machine is one node, {options.nodes} were asked for.", "Leave --nodes out.")
+    engine = options.engine or here.default("engine") or "bubblewrap"
+    edf = here.edf(options.edf, engine, place) if options.edf else None
+    runtime = here.runtime(options.runtime, scheduler)
+    _check_image(edf, runtime, files)
+    try:
+        spec = JobSpec(
+            kind="notebook",
+            command=_command(files, options),
+            cluster=options.cluster or here.default("cluster") or scheduler,
+            edf=edf.file if edf else "",
+            engine=engine,
+            runtime=runtime.root,
+            options=_recorded(options, files, texts, grid),
+            directory=str(files.directory),
+            folders=tuple(dict.fromkeys((str(files.notebook.parent), str(files.output.parent)))),
+        )
+        array = (len(grid) if grid.axes else 0, options.max_parallel or (1 if scheduler == "local" else 0))
+        log = files.output.with_name(grid.log_name(files.output.name))
+        request = _request(options, spec, runtime.python, here.environment(), log=log, array=array)
+    except ValidationError as error:
+        raise _refused(error) from None
+    return NotebookJob(
+        scheduler=scheduler,
+        spec=spec,
+        request=request,
+        notebook=notebook,
+        output=output,
+        log=output.with_name(grid.log_name(output.name)),
+        grid=grid,
+        options=options,
+        directory=directory,
+        inside=here.inside,
+        notes=tuple(filter(None, (here.scheduler_note(options.scheduler), *odd))),
+    )
+
+
+def scheduler_of(job: NotebookJob, environment: Mapping[str, str]) -> Scheduler:
+    """Return the scheduler that runs a job, as it is reached from here."""
+    return submission_context(environment).scheduler(job.scheduler)
+
+
+def _absolute(path: Path, directory: Path) -> Path:
+    # Links are followed here: in a container only the directory that is mounted would be there.
+    return (directory / path.expanduser()).resolve()
+
+
+def _scheduler_name(options: NotebookOptions, here: SubmissionContext) -> str:
+    name = options.scheduler or here.default("scheduler")
+    if name not in SCHEDULERS:
+        raise GipfelError(f"There is no scheduler {name!r}.", f"Choose one of {', '.join(SCHEDULERS)}.")
+    return name
+
+
+def _check_image(edf: ChosenEdf | None, runtime: ChosenRuntime, files: _Files) -> None:
+    if edf is None or not edf.image:
+        return
+    if not runtime.root:
+        raise GipfelError(
+            "There is no runtime to mount into the image.",
+            "Build one with `gipfel runtime build ~/.gipfel/runtime`, or give --runtime.",
+        )
+    for folder in (files.notebook.parent, files.output.parent):
+        if hides_an_image(folder):
+            raise GipfelError(
+                f"The directory {folder} can't be mounted: it would hide the image's own.",
+                "Put the notebook into a directory of yours.",
+            )
+
+
+def _parameters(
+    options: NotebookOptions, notebook: Path, directory: Path
+) -> tuple[dict[str, str], Grid, tuple[str, ...]]:
+    """Return the checked values that are the same at every point, as YAML texts, the grid, and notes."""
+    node = read_notebook(notebook)
+    what = f"The notebook {notebook}"
+    asked = (options.parameters, options.parameters_raw, options.parameters_yaml, options.parameters_file)
+    if not any(asked) and not options.grid:
+        return {}, Grid(), ()
+    if options.strict and not has_parameters_cell(node):
+        raise GipfelError(f"{what} takes no parameters.", "Tag the cell that sets them with 'parameters'.")
+    known = known_parameters(node, kernel=options.kernel or None)
+    given = ParameterArgs(
+        files=tuple(str(directory / Path(each).expanduser()) for each in options.parameters_file),
+        texts=options.parameters_yaml,
+        typed=options.parameters,
+        raw=options.parameters_raw,
+    )
+    values = values_of(given, known)
+    axes = [read_axis(each, known) for each in options.grid]
+    names = [*values, *(axis.name for axis in axes)]
+    notes = check_names(known, names, what=what, strict=options.strict)
+    # Before every value of every axis is looked at: there may be too many.
+    grid = grid_of(axes, values)
+    _check_values(known, values, axes, what)
+    return {name: to_yaml(value) for name, value in values.items()}, grid, notes
+
+
+def _check_values(
+    known: Sequence[Parameter] | None, values: Mapping[str, Any], axes: Sequence[Any], what: str
+) -> None:
+    check_types(known, values, what=what)
+    for axis in axes:
+        for text in axis.values:
+            check_types(known, {axis.name: from_yaml(text)}, what=what)
+
+
+def _logs(grid: Grid, output: Path) -> tuple[str, ...]:
+    name = grid.log_name(output.name)
+    return tuple(name.replace("%a", str(number)) for number in range(len(grid)))
+
+
+def _command(files: _Files, options: NotebookOptions) -> tuple[str, ...]:
+    # Isolated (-I), so that neither an image's PYTHONPATH nor a file of the directory hides papermill.
+    words = [PYTHON, "-I", "-m", "gipfel_extension.training.papermill"]
+    words += [f"--directory={files.directory}"]
+    words += [f"--kernel={options.kernel}"] if options.kernel else []
+    words += ["--resume"] if options.resume else []
+    words += ["--strict"] if options.strict else []
+    # The parameters' values are not here, because everybody on the node can read an argv.
+    return (*words, "--", str(files.notebook), str(files.output))
+
+
+def _recorded(
+    options: NotebookOptions, files: _Files, texts: Mapping[str, str], grid: Grid
+) -> dict[str, object]:
+    asked = options.model_dump(
+        mode="json", include={"kernel", "edf", "nodes", "partition", "account", "time", "resume"}
+    )
+    return asked | {
+        "gpus": options.gpus_per_node,
+        "notebook": str(files.notebook),
+        "output": str(files.output),
+        "parameters": [list(each) for each in texts.items()],
+        "grid": [axis.model_dump(mode="json") for axis in grid.axes],
+    }
+
+
+def _request(
+    options: NotebookOptions,
+    spec: JobSpec,
+    python: str,
+    environment: Mapping[str, str],
+    *,
+    log: Path,
+    array: tuple[int, int],
+) -> JobRequest:
+    content = spec.model_dump_json()
+    if len(content.encode()) > _LARGEST_SPEC:
+        raise GipfelError("The parameters are too long.", "Put long values into a file and give its path.")
+    return JobRequest(
+        name="gipfel-notebook",
+        script=batch_script(python),
+        directory=spec.directory,
+        output=str(log),
+        array=array[0],
+        array_limit=array[1] if array[0] else 0,
+        partition=options.partition,
+        account=options.account,
+        nodes=options.nodes,
+        gpus_per_node=options.gpus_per_node,
+        time=options.time,
+        environment={**environment, JOB_VARIABLE: content},
+    )
+
+
+def _refused(error: ValidationError) -> GipfelError:
+    # Never the value: it may be the whole environment.
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    where = ".".join(str(part) for part in first["loc"]) or "options"
+    why = first["msg"].removeprefix("Value error, ")
+    return GipfelError(f"The job's {where} can't be used: {why}.", "See `gipfel submit --help`.")
+
+
+def dry_run_lines(job: NotebookJob) -> list[str]:
+    """Return the command, the script, what it runs and every run's values and output; no variable's value."""
+    request, spec = job.request, job.spec
+    if job.scheduler == "slurm":
+        first = shlex.join(submit_arguments(request))
+    else:
+        first = f"this machine ({job.scheduler})" + (
+            f", {request.array_limit} at a time" if request.array else ""
+        )
+    lines = [f"submit    {first}", *(f"script    {line}" for line in request.script.splitlines())]
+    lines.append(f"runs      {shlex.join(spec.command)}")
+    lines.append(f"directory {spec.directory}")
+    lines.append(f"in        {_environment(job)}")
+    lines.append(f"variables {' '.join(sorted(request.environment))}")
+    fixed = spec.options.get("parameters", [])
+    lines += [
+        f"parameter {pair[0]}: {pair[1]}"
+        for pair in (fixed if isinstance(fixed, list) else [])
+        if isinstance(pair, list)
+    ]
+    tasks = list(job.tasks("JOB"))
+    for number, task in enumerate(tasks[:_MOST_TASKS]):
+        values = "  ".join(f"{name}: {text}" for name, text in task.values.items())
+        lines.append(f"output    {task.output}" + (f"  ({number})  {values}" if values else ""))
+    if len(tasks) > _MOST_TASKS:
+        lines.append(f"          and {len(tasks) - _MOST_TASKS} more, {len(tasks)} in all")
+    lines.append(f"log       {job.log}")
+    return lines
+
+
+def dry_run_document(job: NotebookJob) -> dict[str, object]:
+    """Return `dry_run_lines` as a document."""
+    return {
+        "scheduler": job.scheduler,
+        "submit": list(submit_arguments(job.request)) if job.scheduler == "slurm" else None,
+        "script": job.request.script,
+        "command": list(job.spec.command),
+        "job": job.spec.model_dump(mode="json"),
+        "variables": sorted(job.request.environment),
+        "tasks": [task.model_dump(mode="json", exclude={"job_id"}) for task in job.tasks("JOB")],
+    }
+
+
+def _environment(job: NotebookJob) -> str:
+    if not job.spec.edf:
+        return "the node itself"
+    return f"{job.spec.edf} by {job.spec.engine}, runtime {job.spec.runtime or 'none'}"

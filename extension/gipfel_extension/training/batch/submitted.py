@@ -1,0 +1,386 @@
+"""Submitted batch notebooks: a workload directory each, listed by any server, and a table of their state.
+
+`BatchKind` makes them workloads for ``gipfel ps``, ``logs``, ``stop`` and ``rerun``. Nothing supervises
+them but the scheduler: readers of the state ask it, and write down that a job has ended.
+"""
+
+import contextlib
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from gipfel_cluster.model import Frozen, GipfelError, one_line
+from gipfel_cluster.runs import make_private, write_atomically
+from gipfel_cluster.scheduler import JobStatus, Scheduler
+from gipfel_cluster.scheduler.command import run_sync
+from gipfel_cluster.workloads.directory import (
+    COMMAND,
+    MOST_BYTES,
+    SPEC,
+    WorkloadState,
+    read_state,
+    write_state,
+)
+from gipfel_cluster.workloads.kinds import Report, Workload
+from gipfel_cluster.workloads.logs import LogFiles
+from gipfel_cluster.workloads.submission import submission_context
+
+from ...telemetry.files import read_regular
+from ..papermill.progress import Progress, read_progress
+from .job import (
+    NotebookJob,
+    NotebookOptions,
+    NotebookTask,
+    dry_run_lines,
+    plan_notebook_job,
+    scheduler_of,
+)
+
+WIDTH = 80
+_MOST_ROWS = 16
+_ORDER = {"FAILED": 0, "RUNNING": 1, "COMPLETING": 1, "CONFIGURING": 1}
+_KEPT_S = 14 * 24 * 3600.0
+_MOST = 200
+# A node's clock and this one's may differ.
+_SKEW_S = 60.0
+
+
+class Submitted(Frozen):
+    """A job that was submitted, its ``spec.json``; ``time`` is seconds since 1970.
+
+    ``options`` and ``directory`` are what it was planned from, for another job of the same.
+    """
+
+    job_id: str = Field(pattern=r"^[0-9A-Za-z][0-9A-Za-z_.-]{0,63}$")
+    scheduler: str
+    notebook: Path
+    time: float
+    tasks: tuple[NotebookTask, ...] = Field(max_length=10_000)
+    options: NotebookOptions
+    directory: Path
+
+
+class TaskView(Frozen):
+    """One run of the notebook as it is now; ``exit_status`` is None until it has ended."""
+
+    task: NotebookTask
+    status: JobStatus
+    progress: Progress | None = None
+    exit_status: int | None = None
+
+    @property
+    def word(self) -> str:
+        """Return its state in one word, as Slurm writes it."""
+        if self.exit_status:
+            return self.status.state if self.status.state not in {"", "COMPLETED"} else "FAILED"
+        return self.status.state or ("COMPLETED" if self.exit_status == 0 else "UNKNOWN")
+
+
+async def submit_notebook(job: NotebookJob, scheduler: Scheduler, environment: Mapping[str, str]) -> str:
+    """Submit a planned job, note it and return its number; what the command and JupyterLab call.
+
+    Raises
+    ------
+    GipfelError
+        The scheduler refused.
+    """
+    job_id = await scheduler.submit(job.request)
+    note = Submitted(
+        job_id=job_id,
+        scheduler=job.scheduler,
+        notebook=job.notebook,
+        time=time.time(),
+        tasks=tuple(job.tasks(job_id)),
+        options=job.options,
+        directory=job.directory,
+    )
+    state = WorkloadState(
+        phase="queued",
+        name=job.notebook.stem,
+        title=f"{job.notebook.name} -> {job.output.name}",
+        job_id=job_id,
+        scheduler=job.scheduler,
+        created_ns=time.time_ns(),
+    )
+    # A job must not fail because the list of jobs can't be written.
+    with contextlib.suppress(OSError):
+        folder = submitted_folder(environment) / f"{job.scheduler}-{job_id}"
+        make_private(folder)
+        write_atomically(folder / COMMAND, "\n".join(dry_run_lines(job)) + "\n")
+        write_atomically(folder / SPEC, note.model_dump_json(indent=1) + "\n")
+        write_state(folder, state)
+    return job_id
+
+
+def submitted_folder(environment: Mapping[str, str]) -> Path:
+    """Return the parent of their directories, which a container of a job has too, whatever it mounts."""
+    return Path(environment.get("HOME") or Path.home()) / ".gipfel" / "server" / "submitted"
+
+
+def list_submitted(environment: Mapping[str, str]) -> list[Submitted]:
+    """Return the jobs of the last two weeks, the newest first, at most 200; remove older directories."""
+    return [note for _, note in _submitted(environment)]
+
+
+def _submitted(environment: Mapping[str, str]) -> list[tuple[Path, Submitted]]:
+    found = []
+    with contextlib.suppress(OSError), os.scandir(submitted_folder(environment)) as entries:
+        for entry in entries:
+            folder = Path(entry.path)
+            with contextlib.suppress(OSError, ValidationError):
+                note = Submitted.model_validate_json(read_regular(folder / SPEC, MOST_BYTES))
+                if time.time() - note.time > _KEPT_S:
+                    shutil.rmtree(folder)
+                else:
+                    found.append((folder, note))
+    return sorted(found, key=lambda each: -each[1].time)[:_MOST]
+
+
+async def query_tasks(
+    notes: list[Submitted], schedulers: Mapping[str, Scheduler]
+) -> dict[str, list[TaskView]]:
+    """Return the state of the tasks of these jobs, by job number; one query to each scheduler."""
+    views: dict[str, list[TaskView]] = {}
+    asked: dict[str, list[str]] = {}
+    for note in notes:
+        for task in note.tasks:
+            asked.setdefault(note.scheduler, []).append(task.job_id)
+    found: dict[str, JobStatus] = {}
+    for name, job_ids in asked.items():
+        if name in schedulers:
+            found |= await schedulers[name].query(job_ids)
+    for note in notes:
+        views[note.job_id] = [
+            TaskView(
+                task=task,
+                status=found.get(
+                    task.job_id, JobStatus(answer="unknown", reason="Its scheduler is not here.")
+                ),
+                progress=_progress_of(note, task),
+            )
+            for task in note.tasks
+        ]
+    return views
+
+
+class BatchKind:
+    """Batch notebooks; a grid is one workload with a log for each of its points."""
+
+    name = "batch"
+
+    def list(self, environment: Mapping[str, str]) -> Iterable[Workload]:
+        """Return the user's batch notebooks of the last two weeks, the newest last."""
+        return self._workloads(_submitted(environment)[::-1], environment)
+
+    def find(self, word: str, environment: Mapping[str, str]) -> Workload | None:
+        """Return the batch notebook of a job's number or a directory; None if there is none."""
+        named = [each for each in _submitted(environment) if word in {each[1].job_id, str(each[0])}]
+        return next(iter(self._workloads(named[:1], environment)), None)
+
+    def _workloads(
+        self, known: Sequence[tuple[Path, Submitted]], environment: Mapping[str, str]
+    ) -> Iterable[Workload]:
+        """Yield the workloads of these jobs, after one query for those that have not ended."""
+        states = {folder: state for folder, _ in known if (state := _state_of(folder)) is not None}
+        running = [note for folder, note in known if folder in states and not states[folder].ended]
+        views = run_sync(query_tasks(running, _schedulers(running, environment))) if running else {}
+        for folder, note in known:
+            if folder in states:
+                state = states[folder]
+                state = state if state.ended else _updated(folder, state, views[note.job_id])
+                yield Workload.of(self.name, folder, state, note.job_id)
+
+    def logs(self, workload: Workload) -> LogFiles:
+        """Return the logs of its tasks."""
+        return LogFiles({number: task.log for number, task in enumerate(_note(workload).tasks)})
+
+    def stop(self, workload: Workload, environment: Mapping[str, str]) -> None:
+        """Cancel its job.
+
+        Raises
+        ------
+        GipfelError
+            Its scheduler can't be reached from here.
+        """
+        note = _note(workload)
+        scheduler = submission_context(environment).scheduler(note.scheduler)
+        run_sync(scheduler.cancel(note.job_id))
+
+    def rerun(
+        self,
+        workload: Workload,
+        environment: Mapping[str, str],
+        *,
+        directory: Path,  # noqa: ARG002 - its own counts
+        report: Report,
+        kill_holders: bool = False,  # noqa: ARG002 - a job of its own shares no GPU
+    ) -> Workload:
+        """Submit the same notebook with the same options as another job.
+
+        Raises
+        ------
+        GipfelError
+            It has not ended, or can't be submitted.
+        """
+        note = _note(workload)
+        if not workload.ended:
+            raise GipfelError(
+                f"The batch notebook {workload.id} has not ended.",
+                f"Stop it with `gipfel stop {workload.id}`.",
+            )
+        job = plan_notebook_job(note.options, environment=environment, directory=note.directory)
+        for line in job.notes:
+            report(line)
+        job_id = run_sync(submit_notebook(job, scheduler_of(job, environment), environment))
+        folder = submitted_folder(environment) / f"{job.scheduler}-{job_id}"
+        return Workload.of(self.name, folder, read_state(folder, WorkloadState), job_id)
+
+
+def status_line(view: TaskView) -> str:
+    """Return one run as one line of a log."""
+    status, job = view.status, f"job {view.task.job_id}"
+    if view.exit_status is not None:
+        done = f", {view.progress}" if view.progress and view.exit_status else ""
+        return f"{job} ended: {view.word}, exit status {view.exit_status}{done}"
+    if status.answer == "unknown":
+        return f"{job} is not known at the moment: {status.reason or 'the scheduler gives no state'}"
+    if status.state != "RUNNING":
+        parts = (status.reason, f"expected {status.expected_start}" if status.expected_start else "")
+        return f"{job} is {status.state}" + "".join(f", {part}" for part in parts if part)
+    where = f" on {', '.join(status.nodes)}" if status.nodes else ""
+    return f"{job} is RUNNING{where}" + (f", {view.progress}" if view.progress else "")
+
+
+def status_table(job_id: str, views: Sequence[TaskView], *, now: datetime) -> list[str]:
+    """Return the runs as lines of at most `WIDTH` characters; those that failed or run come first."""
+    counts = Counter(view.word for view in views)
+    heading = f"job {job_id}  " + ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
+    named = any(view.task.values for view in views)
+    lines = [
+        heading,
+        f"{'TASK':<6}{'STATE':<11}{'NODE':<14}{'CELLS':<9}{'TIME':<9}{'VALUES' if named else 'CELL'}",
+    ]
+    shown = sorted(views, key=lambda view: _ORDER.get(view.word, 2))[:_MOST_ROWS]
+    lines += [_row(view, now) for view in sorted(shown, key=lambda view: _number(view.task.job_id))]
+    if len(views) > len(shown):
+        lines.append(f"and {len(views) - len(shown)} more")
+    return [line[:WIDTH].rstrip() for line in lines]
+
+
+def now() -> datetime:
+    """Return the time, for `status_table`."""
+    return datetime.now(UTC)
+
+
+def _row(view: TaskView, now: datetime) -> str:
+    progress = view.progress
+    cells = f"{progress.done}/{progress.cells}" if progress else ""
+    node = view.status.nodes[0] if view.status.nodes else ""
+    more = f"+{len(view.status.nodes) - 1}" if len(view.status.nodes) > 1 else ""
+    values = " ".join(f"{name}={one_line(text)}" for name, text in view.task.values.items())
+    said = values or (f"[{progress.current}] {progress.line}" if progress and progress.current else "")
+    if view.exit_status and progress and progress.problem:
+        said = progress.problem
+    elif view.exit_status is None and view.word != "RUNNING" and view.status.reason:
+        said = f"{said} ({view.status.reason})".strip()
+    number = view.task.job_id.rpartition("_")[2] if "_" in view.task.job_id else "-"
+    return f"{number:<6}{view.word:<11}{(node[:12] + more)[:13]:<14}{cells:<9}{_time(progress, now):<9}{said}"
+
+
+def _time(progress: Progress | None, now: datetime) -> str:
+    if progress is None:
+        return ""
+    seconds = progress.elapsed
+    if progress.state == "running":
+        try:
+            seconds = (now - datetime.fromisoformat(progress.started)).total_seconds()
+        except (ValueError, TypeError):
+            return ""
+    minutes, rest = divmod(int(max(0.0, seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _number(job_id: str) -> int:
+    digits = job_id.rpartition("_")[2]
+    return int(digits) if digits.isdecimal() else 0
+
+
+def _progress_of(note: Submitted, task: NotebookTask) -> Progress | None:
+    """Return the progress of this submission, not of an earlier one into the same output."""
+    progress = read_progress(task.output)
+    with contextlib.suppress(ValueError):
+        if progress and datetime.fromisoformat(progress.started).timestamp() >= note.time - _SKEW_S:
+            return progress
+    return None
+
+
+def _note(workload: Workload) -> Submitted:
+    try:
+        return Submitted.model_validate_json(read_regular(Path(workload.folder) / SPEC, MOST_BYTES))
+    except (OSError, ValidationError) as error:
+        raise GipfelError(
+            f"The spec in {workload.folder} can't be read by this version of Gipfel.",
+            "Use the version that wrote it, or remove the directory.",
+        ) from error
+
+
+def _state_of(folder: Path) -> WorkloadState | None:
+    try:
+        return read_state(folder, WorkloadState)
+    except GipfelError:
+        return None
+
+
+def _schedulers(notes: Sequence[Submitted], environment: Mapping[str, str]) -> dict[str, Scheduler]:
+    """Return the schedulers of these jobs that can be reached from here."""
+    here = submission_context(environment)
+    found: dict[str, Scheduler] = {}
+    for name in {note.scheduler for note in notes}:
+        with contextlib.suppress(GipfelError):
+            found[name] = here.scheduler(name)
+    return found
+
+
+def _updated(folder: Path, state: WorkloadState, views: Sequence[TaskView]) -> WorkloadState:
+    """Return the state according to the scheduler; write that all tasks have ended."""
+    nodes = tuple(dict.fromkeys(node for view in views for node in view.status.nodes))
+    ended = [view for view in views if view.status.answer == "ended"]
+    if len(ended) < len(views):
+        began = ended or any(view.status.state == "RUNNING" for view in views)
+        reason = next((view.status.reason for view in views if view.status.reason), "")
+        return state.model_copy(
+            update={"phase": "running" if began else "queued", "nodes": nodes, "reason": reason}
+        )
+    status = max(map(_exit_status, views), default=1)
+    stopped = any(view.status.state.startswith("CANCELLED") for view in views)
+    outcome = "completed" if status == 0 else "stopped" if stopped else "failed"
+    problem = next((view.progress.problem for view in views if view.progress and view.progress.problem), "")
+    found = state.model_copy(
+        update={
+            "phase": "ended",
+            "outcome": outcome,
+            "exit_status": status,
+            "reason": problem,
+            "nodes": nodes,
+            "ended_ns": time.time_ns(),
+        }
+    )
+    with contextlib.suppress(OSError):
+        return write_state(folder, found)
+    return found
+
+
+def _exit_status(view: TaskView) -> int:
+    """Return a task's exit status; if the scheduler has forgotten it, that of its progress."""
+    status = view.status
+    if status.exit_code is not None and (status.exit_code or status.state == "COMPLETED"):
+        return status.exit_code
+    finished = view.progress is not None and view.progress.state == "completed"
+    return 0 if finished and status.state in {"", "COMPLETED"} else 1

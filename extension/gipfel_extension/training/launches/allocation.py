@@ -1,0 +1,211 @@
+"""Allocation of a launch: nodes that pass its vetting, and GPUs that no other launch of the job holds."""
+
+import contextlib
+import fcntl
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from gipfel_cluster.model import GipfelError, one_line
+from gipfel_cluster.scheduler.notation import expand_hostlist, fold_hostlist
+from gipfel_cluster.steps import StepSetting
+from gipfel_cluster.steps.tasks import last_line
+from gipfel_cluster.workloads.directory import is_supervised
+
+from ...telemetry.files import open_log, read_json
+from ..record.spec import LaunchPlan, LaunchSpec
+from ..record.state import LaunchState, settled_state
+from .folder import known_folders
+
+VETTING_REPORT, VETTING_LOG, VETTING_PROTOCOL = "vetting.json", "vetting.log", "vetting.yaml"
+_LOOK_S = 0.5
+_END_S = 30.0
+_LOCK = ".lock"
+_SILENT_NS = 60 * 10**9
+
+
+def vetted_nodes(
+    plan: LaunchPlan, setting: StepSetting, environment: Mapping[str, str], stopped: Callable[[], bool]
+) -> tuple[str, ...]:
+    """Return the nodes that passed vetting, in Slurm's order; all nodes of the job if none is requested.
+
+    Nodes that the spec excludes are never among them.
+
+    Raises
+    ------
+    GipfelError
+        Too few passed, with the report's reason, or it could not be run.
+    """
+    spec = plan.spec
+    excluded = set(expand_hostlist(spec.exclude)) if spec.exclude else set()
+    nodes = tuple(node for node in setting.nodes if node not in excluded)
+    if not spec.vetting:
+        return nodes
+    folder = Path(plan.host_folder)
+    least = spec.nodes_min or spec.nodes
+    argv = [sys.executable, "-I", "-m", "gipfel_extension.cli", "vet"]
+    argv += [plan.vetting or spec.vetting, "--action", "shrink"]
+    argv += [f"--min-nodes={least}", f"--json={folder / VETTING_REPORT}"]
+    variables = {**environment, "GIPFEL_EDF": setting.edf, "GIPFEL_RUN": setting.run or str(folder)}
+    status = _run(argv, variables, folder, stopped)
+    found = _report(folder / VETTING_REPORT)
+    listed = found.get("nodes")
+    good = {
+        str(each.get("node"))
+        for each in (listed if isinstance(listed, list) else ())
+        if isinstance(each, dict) and each.get("vetted") is True
+    }
+    if status or len(good) < least:
+        why = found.get("outcome") or last_line(folder / VETTING_LOG) or f"exit status {status}"
+        whose = (
+            "exclude the bad nodes with --exclude"
+            if found.get("exclude")
+            else "it names the cause. No node is faulty by itself: excluding nodes does not help"
+        )
+        raise GipfelError(
+            f"The nodes are not vetted by {spec.vetting}: {one_line(str(why))[:400]}",
+            f"See {folder / VETTING_REPORT}; {whose}.",
+        )
+    return tuple(node for node in nodes if node in good)
+
+
+def excluded_nodes(spec: LaunchSpec, cluster: str, environment: Mapping[str, str]) -> str:
+    """Return the nodes that a launch's job excludes, as a hostlist: the spec's, and recently failed ones.
+
+    Without vetting, only what was asked; a list that can't be read keeps nothing from starting.
+    """
+    if not spec.vetting:
+        return spec.exclude
+    from ...vetting.history.exclusions import Exclusions  # noqa: PLC0415 - most launches need none of it
+    from ...vetting.history.store import History, history_root  # noqa: PLC0415
+
+    try:
+        known, _ = Exclusions(History(history_root(environment), cluster).folder).read()
+        asked = expand_hostlist(spec.exclude) if spec.exclude else ()
+    except (GipfelError, OSError, ValueError):
+        return spec.exclude
+    return fold_hostlist({*asked, *(each.node for each in known)})
+
+
+def choose_gpus(
+    nodes: Sequence[str], count: int, granted: int, taken: Mapping[str, set[int]]
+) -> dict[str, tuple[int, ...]]:
+    """Return positions of free GPUs on each node; empty if the job has no GPUs (ranks run on CPUs).
+
+    Raises
+    ------
+    GipfelError
+        There are not enough.
+    """
+    if not granted:
+        return {}
+    chosen = {}
+    for node in nodes:
+        free = [each for each in range(granted) if each not in taken.get(node, set())]
+        if len(free) < count:
+            raise GipfelError(
+                f"{count} GPUs are asked for on {node}, and {len(free)} of the job's {granted} are free.",
+                "Ask for fewer, stop another launch, or let it be a job of its own (--where job).",
+            )
+        chosen[node] = tuple(free[:count])
+    return chosen
+
+
+def granted_gpus(environment: Mapping[str, str]) -> int:
+    """Return the number of GPUs that the job has on this node; 0 without any."""
+    return len([each for each in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if each])
+
+
+def held_gpus(folder: Path, job_id: str) -> dict[str, set[int]]:
+    """Return the GPUs that other launches of a job hold: positions among the job's GPUs, by node."""
+    found: dict[str, set[int]] = {}
+    for state in running_beside(folder, job_id):
+        for node, positions in state.gpus.items():
+            found.setdefault(node, set()).update(positions)
+    return found
+
+
+def running_beside(folder: Path, job_id: str) -> tuple[LaunchState, ...]:
+    """Return the other launches of a job that hold GPUs and have a live supervisor."""
+    states = []
+    with contextlib.suppress(OSError):
+        for each in folder.parent.iterdir():
+            if each.name.isdecimal() and each.name != folder.name:
+                with contextlib.suppress(GipfelError):
+                    state = settled_state(each)
+                    if state.gpus and state.job_id == job_id and not state.ended and _lives(each, state):
+                        states.append(state)
+    return tuple(states)
+
+
+def running_here(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names of the launches that run in this process's job."""
+    states = []
+    for folder in known_folders(environment) if environment.get("GIPFEL_RUN") else ():
+        with contextlib.suppress(GipfelError):
+            state = settled_state(folder)
+            if state.phase in {"running", "vetting"} and state.where == "here" and _lives(folder, state):
+                states.append(state.name)
+    return tuple(states)
+
+
+@contextmanager
+def allocating(folder: Path) -> Iterator[None]:
+    """Keep the launches beside this one from choosing meanwhile."""
+    lock = os.open(folder.parent / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        # A file system without locks costs the certainty, not the launch.
+        with contextlib.suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _run(argv: list[str], environment: Mapping[str, str], folder: Path, stopped: Callable[[], bool]) -> int:
+    (folder / VETTING_REPORT).unlink(missing_ok=True)
+    log = open_log(folder / VETTING_LOG)
+    try:
+        process = subprocess.Popen(
+            argv,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=folder,
+            start_new_session=True,
+        )
+    finally:
+        os.close(log)
+    while (status := process.poll()) is None:
+        if stopped():
+            process.terminate()
+            try:
+                return process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                return process.wait()
+        time.sleep(_LOOK_S)
+    return status
+
+
+def _report(path: Path) -> dict[str, object]:
+    from ...vetting.report import MOST_REPORT_BYTES  # noqa: PLC0415 - as above
+
+    try:
+        content = read_json(path, MOST_REPORT_BYTES)
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _lives(folder: Path, state: LaunchState) -> bool:
+    """Return whether a supervisor lives or may live: process numbers of another namespace prove nothing."""
+    if is_supervised(folder):
+        return True
+    fresh = time.time_ns() - state.updated_ns < _SILENT_NS
+    return state.supervisor is None or state.supervisor.alive or fresh

@@ -1,0 +1,173 @@
+"""Score of a launch's samples, and the effect of the advice given after its program's previous launch.
+
+`launch_score` and `scored_launch` score the samples from the first rank's start to the last rank's end;
+`launch_since` compares with the newest earlier launch of the same program.
+"""
+
+import json
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from gipfel_cluster.model import GipfelError
+from gipfel_cluster.runs import write_atomically
+
+from ...saturation import Advice, JobScore, Settings, Workload, advise, document_of, score_table
+from ...saturation.report.document import SCHEMA_VERSION
+from ...telemetry.files import read_json
+from ...telemetry.ranks import gpus_by_rank, read_ranks
+from ...telemetry.sample import SampleTable
+from ...telemetry.store.fine import read_finest
+from ...telemetry.user_metrics import METRICS_FILE, UserMetrics, read_metrics
+from ..record.state import LaunchState, read_state
+from ..results import observed_of, program_of_launch, workload_of
+from ..results.result import MOST_BYTES, MOST_METRICS_BYTES, KeptResult, Pace, Result, pace_of
+from ..results.since import Since, compare_results
+from .folder import known_folders
+
+#: What is scored of a launch that has run for long: its last hour.
+_MOST_NS = 3600 * 10**9
+SCORE = "score.json"
+#: Launches that are looked through, the newest first.
+_MOST = 300
+#: By then every recorder has written what it held back.
+_SETTLED_NS = 60 * 10**9
+
+
+class ScoredLaunch(NamedTuple):
+    """The samples of a launch, their score, and what is advised."""
+
+    table: SampleTable
+    job: JobScore
+    advice: tuple[Advice, ...]
+    workload: Workload
+
+    def document(self) -> dict[str, Any]:
+        """Return the document of ``gipfel score --json``."""
+        return document_of(self.job, self.advice, self.workload)
+
+
+def launch_score(state: LaunchState, folder: Path | None = None) -> dict[str, Any] | None:
+    """Return the document of ``gipfel score --json``; None where its ranks had no real GPU.
+
+    Parameters
+    ----------
+    folder
+        The launch's, whose plan tells what it computes.
+    """
+    scored = scored_launch(state, folder)
+    return None if scored is None else scored.document()
+
+
+def scored_launch(state: LaunchState, folder: Path | None = None) -> ScoredLaunch | None:
+    """Score the samples of a launch; None where its ranks had no real GPU, or they can't be read."""
+    telemetry = Path(state.run, "telemetry")
+    if not state.run or state.started_ns is None or not telemetry.is_dir():
+        return None
+    end = state.ended_ns or state.updated_ns
+    try:
+        table = read_finest(
+            telemetry,
+            since_ns=max(state.started_ns, end - _MOST_NS),
+            until_ns=state.ended_ns,
+            # A simulated source beside a launch has no samples of it.
+            simulated=False,
+        )
+        if not table.gpus:
+            return None
+        places = read_ranks(telemetry)
+        ranks = gpus_by_rank(places)
+        if not state.gpus and places and not ranks:
+            return None  # its ranks compute on CPUs, beside GPUs that do something else
+        job = score_table(table, ranks=ranks)
+        work = workload_of(None if folder is None else program_of_launch(folder))
+        return ScoredLaunch(table, job, advise(table, job, workload=work), work)
+    except (OSError, ValueError):
+        return None
+
+
+def launch_since(folder: Path, environment: Mapping[str, str]) -> Since | None:
+    """Compare an ended launch with the newest earlier one of the same program; None if there is none.
+
+    Raises
+    ------
+    GipfelError
+        The launch's state can't be read.
+    """
+    now = _result(folder, read_state(folder))
+    if now is None:
+        return None
+    for other in reversed(known_folders(environment, everywhere=True)[-_MOST:]):
+        with suppress(GipfelError):
+            state, program = read_state(other), program_of_launch(other)
+            if program is None or program.name != now.program.name or other == folder.resolve():
+                continue
+            if _started(state) < now.started and state.ended:
+                before = _result(other, state)
+                if before is not None and before.kept.score is not None:
+                    return compare_results(before, now)
+    return None
+
+
+def _result(folder: Path, state: LaunchState) -> Result | None:
+    program = program_of_launch(folder)
+    document = None if program is None or not state.ended else _document(folder, state)
+    if program is None or document is None:
+        return None
+    name = f"{folder.parents[1].name}/{folder.name}" if state.run else folder.name
+    with suppress(ValidationError):
+        kept = KeptResult.model_validate(document)
+        return Result(run=name, started=_started(state), program=program, image="", kept=kept)
+    return None
+
+
+def _document(folder: Path, state: LaunchState) -> dict[str, Any] | None:
+    """Return the launch's result, which is kept in its directory once all of its samples are there."""
+    with suppress(OSError, ValueError):
+        kept = read_json(folder / SCORE, MOST_BYTES)
+        if isinstance(kept, dict) and kept.get("schema_version") == SCHEMA_VERSION:
+            return kept
+    scored = scored_launch(state, folder)
+    if scored is None:
+        return None
+    document = {
+        **scored.document(),
+        "observed": observed_of(scored.table, scored.job, Settings()),
+        "pace": _pace(folder, state),
+        "seconds": _seconds(state),
+    }
+    if state.ended_ns is not None and time.time_ns() - state.ended_ns > _SETTLED_NS:
+        with suppress(OSError):
+            write_atomically(folder / SCORE, json.dumps(document, indent=2) + "\n")
+    return document
+
+
+def _pace(folder: Path, state: LaunchState) -> Pace:
+    """Return the rates that the launch's own ranks logged."""
+    named = f"{folder.parents[1].name}/{folder.name}"
+    with suppress(OSError, ValueError):
+        path = Path(state.run)
+        if (path / METRICS_FILE).stat().st_size <= MOST_METRICS_BYTES:
+            logged = read_metrics(path).between(state.started_ns or 0, state.ended_ns or 2**63 - 1)
+            return pace_of(UserMetrics(tuple(each for each in logged.series if each.launch == named)))
+    return {}
+
+
+def _seconds(state: LaunchState) -> float | None:
+    if state.outcome != "completed" or state.restarts or state.started_ns is None or state.ended_ns is None:
+        return None
+    return (state.ended_ns - state.started_ns) / 1e9
+
+
+def _started(state: LaunchState) -> str:
+    """Return when it started, as a text that sorts; empty where it never did."""
+    if state.started_ns is None:
+        return ""
+    with suppress(OverflowError, ValueError, OSError):
+        return datetime.fromtimestamp(state.started_ns / 1e9, UTC).isoformat(timespec="microseconds")
+    return ""

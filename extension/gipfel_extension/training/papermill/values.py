@@ -1,0 +1,199 @@
+"""Parameter values: as YAML texts that travel to a job, and checked against annotations."""
+
+import ast
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gipfel_cluster.model import GipfelError, one_line
+
+_LONGEST_FILE = 1 << 20
+# With every alias written out, as a cell and its notebook hold them.
+_MOST_VALUES = 100_000
+# PyYAML writes them as they are, and reads them as the end of a line.
+_READ_AS_BREAKS = ("\x85", "\u2028", "\u2029")
+_PLAIN: dict[str, Callable[[Any], bool]] = {
+    "int": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "float": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    "str": lambda value: isinstance(value, str),
+    "bool": lambda value: isinstance(value, bool),
+    "None": lambda value: value is None,
+    "Path": lambda value: isinstance(value, str | Path),
+    "list": lambda value: isinstance(value, list | tuple),
+    "tuple": lambda value: isinstance(value, list | tuple),
+    "Sequence": lambda value: isinstance(value, list | tuple),
+    "dict": lambda value: isinstance(value, dict),
+    "Mapping": lambda value: isinstance(value, dict),
+}
+_OLD = {"List": "list", "Tuple": "tuple", "Dict": "dict"}
+
+
+def to_yaml(value: Any) -> str:
+    """Return a value as one YAML text, which keeps what JSON can't: NaN and infinity."""
+    text = _dump(value, plain=True)
+    if any(each in text for each in _READ_AS_BREAKS):
+        text = _dump(value, plain=False)
+    # A plain scalar comes with the mark of a document's end.
+    return text.removesuffix("\n...\n").removesuffix("\n")
+
+
+def from_yaml(text: str) -> Any:
+    """Return the value of `to_yaml`; dates stay text, as papermill reads them."""
+    import yaml  # noqa: PLC0415
+    from papermill.iorw import NoDatesSafeLoader  # noqa: PLC0415 - a second
+
+    from ...vetting.shallow_yaml import Shallow  # noqa: PLC0415
+
+    class Loader(Shallow, NoDatesSafeLoader):  # type: ignore[misc]
+        """Papermill's, for texts that may be made to cost much."""
+
+    return yaml.load(text, Loader=Loader)  # noqa: S506 - a SafeLoader
+
+
+def read_mapping(text: str, what: str) -> dict[str, Any]:
+    """Return names and values of a YAML text.
+
+    Raises
+    ------
+    GipfelError
+        It is not a YAML mapping, or its values can't be written into a cell.
+    """
+    import yaml  # noqa: PLC0415
+
+    try:
+        found = from_yaml(text)
+    except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
+        why = one_line(str(error))[:160]
+        raise GipfelError(f"{what} is not valid YAML: {why}.", "Write lines such as 'lr: 0.1'.") from error
+    if found is None:
+        return {}
+    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
+        raise GipfelError(f"{what} does not map names to values.", "Write lines such as 'lr: 0.1'.")
+    for name, value in found.items():
+        check_size(name, value)
+    return found
+
+
+def check_size(name: str, value: Any) -> None:
+    """Check that a value can be written out: a few YAML aliases can expand to more than memory holds.
+
+    Raises
+    ------
+    GipfelError
+        It holds itself, a number of thousands of digits, or too many values.
+    """
+    try:
+        count = _count(value, {})
+    except (RecursionError, ValueError):
+        raise GipfelError(
+            f"The value of {name!r} can't be written out: it holds itself, or a number that is too long.",
+            "Put it into a file and give its path.",
+        ) from None
+    if count > _MOST_VALUES:
+        raise GipfelError(
+            f"The value of {name!r} holds {count:.3g} values, at most {_MOST_VALUES} can be given.",
+            "Put them into a file and give its path.",
+        )
+
+
+def read_file(path: str) -> str:
+    """Return the text of a file of parameters; a pipe is read too.
+
+    Raises
+    ------
+    GipfelError
+        It can't be read, is not text, or is longer than 1 MiB.
+    """
+    check = "Check the path."
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - as typed
+            if stat.S_ISCHR(os.fstat(file.fileno()).st_mode):
+                raise GipfelError(f"The file of parameters {path} is a device.", check)
+            content = file.read(_LONGEST_FILE + 1)
+        text = content.decode()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "it is not text"
+        raise GipfelError(f"The file of parameters {path} can't be read: {why}.", check) from error
+    if len(content) > _LONGEST_FILE:
+        raise GipfelError(
+            f"The file of parameters {path} is longer than 1 MiB.", "Give the path of large data as a value."
+        )
+    return text
+
+
+def is_of_type(annotation: str, value: Any) -> bool:
+    """Return whether a value is of an annotation's type; True if the annotation is not understood.
+
+    An int is also a float, a bool is not an int, and a list is accepted as a tuple, which YAML lacks.
+    """
+    try:
+        return _matches(ast.parse(annotation.strip().strip("\"'"), mode="eval").body, value)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return True
+
+
+def wants_text(annotation: str) -> bool:
+    """Return whether the annotation asks for text and not for a number."""
+    return is_of_type(annotation, "") and not is_of_type(annotation, 0)
+
+
+def _dump(value: Any, *, plain: bool) -> str:
+    import yaml  # noqa: PLC0415 - only where parameters are given
+
+    return str(yaml.safe_dump(value, default_flow_style=True, allow_unicode=plain, width=2**30))
+
+
+def _count(value: Any, known: dict[int, int]) -> int:
+    """Return how many values one holds, each as often as it is written out."""
+    if isinstance(value, int):
+        str(value)
+    if not isinstance(value, dict | list | tuple | set):
+        return 1
+    if id(value) not in known:
+        known[id(value)] = -1
+        inside = [*value.keys(), *value.values()] if isinstance(value, dict) else value
+        known[id(value)] = 1 + sum(_count(each, known) for each in inside)
+    if known[id(value)] < 0:
+        raise ValueError("holds itself")
+    return known[id(value)]
+
+
+def _matches(node: ast.expr, value: Any) -> bool:
+    match node:
+        case ast.Constant(value=None):
+            return value is None
+        case ast.Constant(value=str() as quoted):
+            return is_of_type(quoted, value)
+        case ast.Name() | ast.Attribute():
+            known = _PLAIN.get(_name(node))
+            return known is None or known(value)
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return _matches(left, value) or _matches(right, value)
+        case ast.Subscript(value=outer, slice=inner):
+            return _matches_inside(_name(outer), _arguments(inner), value)
+    return True
+
+
+def _matches_inside(outer: str, arguments: list[ast.expr], value: Any) -> bool:
+    if outer in {"Optional", "Union"}:
+        return (outer == "Optional" and value is None) or any(_matches(each, value) for each in arguments)
+    if outer == "Literal":
+        words = [each.value for each in arguments if isinstance(each, ast.Constant)]
+        return any(value == word and type(value) is type(word) for word in words)
+    known = _PLAIN.get(outer)
+    if known is None or not known(value):
+        return known is None
+    if outer in {"dict", "Mapping"} and len(arguments) == 2:
+        return all(_matches(arguments[0], k) and _matches(arguments[1], v) for k, v in value.items())
+    return outer not in {"list", "Sequence"} or all(_matches(arguments[0], each) for each in value)
+
+
+def _name(node: ast.expr) -> str:
+    word = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    return _OLD.get(word, word)
+
+
+def _arguments(node: ast.expr) -> list[ast.expr]:
+    return list(node.elts) if isinstance(node, ast.Tuple) else [node]

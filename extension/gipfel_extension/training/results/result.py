@@ -1,0 +1,230 @@
+"""Results of runs: what a run directory keeps of its score for later runs of the same program.
+
+`result_of` and `earlier_result` read results; `observed_of`, `pace_of` and `seconds_of` measure what is kept
+beside the score.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, ValidationError
+
+from gipfel_cluster.model import Frozen
+
+from ...saturation import JobScore, Settings
+from ...saturation.advice.checkpoint import writes_of
+from ...saturation.levels import column
+from ...saturation.report.document import SCHEMA_VERSION
+from ...telemetry.files import read_json, read_record_file
+from ...telemetry.sample import SampleTable
+from ...telemetry.user_metrics import METRICS_FILE, UserMetric, UserMetrics, read_metrics
+from .program import Program, program_of_run
+
+MOST_BYTES = 16 << 20
+#: Runs that are looked through for one of the same program, the newest first.
+_MOST_RUNS = 300
+_MOST_FOLDERS = 20_000
+_Share = float | None
+#: Name to mean and standard error.
+Pace = dict[str, tuple[float, float]]
+STEPS = "steps_per_s"
+_ENDINGS = ("_per_s", "_per_sec", "_per_second", "/s")
+#: A longer file takes longer to read than the end of a job may take.
+MOST_METRICS_BYTES = 64 << 20
+_MOST_RATES = 16
+#: Of what was logged, the first quarter is warm-up: compilation, caches, the loader's first batches.
+_WARM_UP = 0.25
+_FEWEST = 8
+
+
+class KeptKnob(Frozen, extra="ignore"):
+    """The setting that an advice is about."""
+
+    name: str = Field(max_length=200)
+
+
+class KeptAdvice(Frozen, extra="ignore", allow_inf_nan=False):
+    """An advice that was given, with the bounds of its gain."""
+
+    rule: str = Field(max_length=64)
+    knob: KeptKnob
+    gain: float = Field(ge=0, le=100)
+    speedup: tuple[float, float] | None = None
+
+
+class KeptGpu(Frozen, extra="ignore"):
+    """A GPU of the run."""
+
+    name: str = Field("", max_length=200)
+
+
+class KeptResult(Frozen, extra="ignore", allow_inf_nan=False):
+    """The part of ``score.json`` that a later run is compared with; the last three are measured here."""
+
+    score: float | None = Field(ge=0, le=100)
+    losses: dict[str, float | None]
+    confidence: float | None
+    simulated: bool
+    interval_s: float | None = None
+    weights: dict[str, float] = Field(default={})
+    advice: tuple[KeptAdvice, ...] = Field(max_length=100)
+    gpus: tuple[KeptGpu, ...] = Field(max_length=100_000)
+    observed: dict[str, float | None] = Field(default={})
+    pace: dict[str, tuple[float, float]] = Field(default={})
+    seconds: float | None = Field(None, ge=0)
+
+    @property
+    def steady(self) -> float:
+        """Return the share of the time after the start-up, whose length does not depend on the work."""
+        return max(0.01, 1.0 - (self.losses.get("start_up") or 0.0) / 100.0)
+
+
+class Result(Frozen):
+    """A run's result with its program and what it ran in."""
+
+    run: str
+    started: str
+    program: Program
+    image: str
+    kept: KeptResult
+
+
+def result_of(run: Path, document: Any) -> Result | None:
+    """Return the result of a run whose document is known; None if its program is unknown."""
+    record, program = read_record_file(run), program_of_run(run)
+    started = record.get("started")
+    if program is None or not isinstance(started, str):
+        return None
+    image = record.get("image")
+    digest = image.get("digest") if isinstance(image, dict) else None
+    with suppress(ValidationError):
+        kept = KeptResult.model_validate(document)
+        return Result(run=run.name, started=started, program=program, image=str(digest or ""), kept=kept)
+    return None
+
+
+def earlier_result(now: Result, runs: Path) -> Result | None:
+    """Return the newest scored result that an earlier run of the same program left; None without any."""
+    found = [
+        each
+        for each in _results(runs, now.run)
+        if each.started < now.started and each.program.name == now.program.name
+    ]
+    return max(found, key=lambda each: each.started, default=None)
+
+
+def observed_of(table: SampleTable, job: JobScore, settings: Settings) -> dict[str, float | None]:
+    """Return the means of what changes of a program show in; None where it was not recorded.
+
+    ``memory_used`` is a share, ``host_cores`` is per GPU, ``checkpoint_every_s`` in seconds; the others are
+    levels from 0 to 1.
+    """
+    traces = [trace for trace in job.traces if trace.scored.any()]
+    tables = [(table.of(trace.device.uuid), trace) for trace in traces]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        used = [column(own, "FB_USED") / column(own, "FB_TOTAL") for own, _ in tables]
+    cores = [_mean(column(table.of(host.uuid), "CPU_CORES_USED")) for host in table.hosts]
+    known = [each for each in cores if each is not None]
+    writes = writes_of(table, settings.thresholds, job.interval) if traces else None
+    return {
+        "tensor": _mean(*(column(own, "PIPE_TENSOR_ACTIVE")[trace.scored] for own, trace in tables)),
+        "fp32": _mean(*(column(own, "PIPE_FP32_ACTIVE")[trace.scored] for own, trace in tables)),
+        "memory_used": max((value for each in used if (value := _most(each)) is not None), default=None),
+        "host_cores": sum(known) / len(traces) if known and traces else None,
+        "checkpoint_every_s": None if writes is None else writes.distance,
+    }
+
+
+def seconds_of(run: Path) -> float | None:
+    """Return how long a run's command took; None where it has not ended, or not well."""
+    record = read_record_file(run)
+    with suppress(KeyError, TypeError, ValueError):
+        if record["exit_status"] == 0:
+            started, ended = (datetime.fromisoformat(record[name]) for name in ("started", "ended"))
+            return round((ended - started).total_seconds(), 3)
+    return None
+
+
+def pace_of_run(run: Path) -> Pace:
+    """Return the rates that a run's processes logged; empty where there are none, or too much to read."""
+    with suppress(OSError, ValueError):
+        if (run / METRICS_FILE).stat().st_size <= MOST_METRICS_BYTES:
+            return pace_of(read_metrics(run))
+    return {}
+
+
+def pace_of(metrics: UserMetrics) -> Pace:
+    """Return the steady rates of the lowest rank: its steps a second, and the rates that it logs itself."""
+    return dict(_rates(metrics))
+
+
+def _results(runs: Path, without: str) -> Iterator[Result]:
+    written = []
+    with suppress(OSError):
+        for folder in islice(runs.iterdir(), _MOST_FOLDERS):
+            with suppress(OSError):
+                if folder.name != without:
+                    written.append(((folder / "score.json").lstat().st_mtime, folder))
+    for _, folder in sorted(written, reverse=True)[:_MOST_RUNS]:
+        with suppress(OSError, ValueError):
+            document = read_json(folder / "score.json", MOST_BYTES)
+            if not isinstance(document, dict) or document.get("schema_version") != SCHEMA_VERSION:
+                continue
+            if (result := result_of(folder, document)) is not None and result.kept.score is not None:
+                yield result
+
+
+def _mean(*parts: NDArray[np.float64]) -> float | None:
+    values = np.concatenate([np.zeros(0), *parts])
+    values = values[np.isfinite(values)]
+    return round(float(values.mean()), 4) if len(values) else None
+
+
+def _most(values: NDArray[np.float64]) -> float | None:
+    values = values[np.isfinite(values)]
+    return round(float(values.max()), 4) if len(values) else None
+
+
+def _rates(metrics: UserMetrics) -> Iterator[tuple[str, tuple[float, float]]]:
+    step = metrics.of("step")
+    if step is not None and (found := _slope(step)) is not None:
+        yield STEPS, found
+    named = [name for name in metrics.names if name.endswith(_ENDINGS) and name != STEPS]
+    for name in named[:_MOST_RATES]:
+        rate = metrics.of(name)
+        values = _steady(rate.values[np.isfinite(rate.values)]) if rate is not None else np.zeros(0)
+        if len(values) >= _FEWEST and values.mean() > 0:
+            means = [float(block.mean()) for block in np.array_split(values, _blocks(values))]
+            yield name, (float(values.mean()), _error(means))
+
+
+def _slope(step: UserMetric) -> tuple[float, float] | None:
+    known = np.isfinite(step.values)
+    times, steps = _steady(step.time_ns[known] / 1e9), _steady(step.values[known])
+    if len(steps) < _FEWEST or (np.diff(steps) < 0).any() or times[-1] <= times[0] or steps[-1] <= steps[0]:
+        return None
+    edges = np.linspace(0, len(steps) - 1, _blocks(steps) + 1).round().astype(int)
+    spans = np.diff(times[edges])
+    if (spans <= 0).any():
+        return None
+    slopes = np.diff(steps[edges]) / spans
+    return float((steps[-1] - steps[0]) / (times[-1] - times[0])), _error(slopes.tolist())
+
+
+def _blocks(values: NDArray[np.float64]) -> int:
+    return 8 if len(values) >= 32 else 4
+
+
+def _steady(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return values[int(_WARM_UP * len(values)) :]
+
+
+def _error(means: list[float]) -> float:
+    """Return the standard error of a mean from those of blocks, whose noise is not that of single steps."""
+    return float(np.std(means, ddof=1) / np.sqrt(len(means)))

@@ -1,1 +1,0 @@
-"""Readings of a node's GPUs as plain values; needs nothing but NVML's Python module."""

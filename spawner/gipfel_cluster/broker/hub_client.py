@@ -1,0 +1,167 @@
+"""Requests of a hub to its broker, and the scheduler over them: typed fields, never a command line."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from ..model import Frozen, GipfelError, Line
+from ..scheduler.protocol import Choices, JobRequest, LostJobError, MarkedJob, User
+from .client import Answer, BrokerScheduler, NoAnswerError, ask
+from .messages import (
+    AddressRequest,
+    CancelRequest,
+    Done,
+    PartitionsRequest,
+    QueryRequest,
+    Request,
+    SubmitRequest,
+)
+
+# Longer than the broker's own for an answer.
+_LIMIT_S = 100.0
+
+
+class CancelAsRequest(CancelRequest):
+    """End a job as its user."""
+
+    user: User = ""
+
+
+class FindRequest(Request):
+    """Find the job that a user (empty: the broker's own) submitted with a mark."""
+
+    kind: Literal["find"] = "find"
+    mark: Annotated[Line, Field(pattern=r"^[A-Za-z0-9-]{8,64}$")]
+    user: User = ""
+
+
+class MarkedRequest(Request):
+    """List the jobs that wait or run and whose mark has this prefix."""
+
+    kind: Literal["marked"] = "marked"
+    prefix: Annotated[Line, Field(pattern=r"^[A-Za-z0-9-]{6,64}$")]
+
+
+class ExtendRequest(Request):
+    """Give a running job more time."""
+
+    kind: Literal["extend"] = "extend"
+    job_id: Annotated[Line, Field(pattern=r"^[0-9]{1,12}$")]
+    minutes: Annotated[int, Field(ge=1, le=525_600)]
+
+
+class ChoicesRequest(Request):
+    """List what a user may choose."""
+
+    kind: Literal["choices"] = "choices"
+    user: Annotated[User, Field(min_length=1)]
+
+
+class ExpectedStartRequest(Request):
+    """Estimate when a job would start; none is made."""
+
+    kind: Literal["expected_start"] = "expected_start"
+    job: JobRequest
+
+
+HubRequest = (
+    SubmitRequest
+    | QueryRequest
+    | CancelAsRequest
+    | FindRequest
+    | MarkedRequest
+    | ExtendRequest
+    | AddressRequest
+    | PartitionsRequest
+    | ChoicesRequest
+    | ExpectedStartRequest
+)
+HUB_REQUESTS: TypeAdapter[HubRequest] = TypeAdapter(Annotated[HubRequest, Field(discriminator="kind")])
+
+
+class SubmittedAnswer(Frozen):
+    """The job's number; empty where the scheduler may have taken it without an answer: ``lost`` is why."""
+
+    job_id: str = ""
+    lost: str = ""
+    advice: str = ""
+
+
+class FindAnswer(Frozen):
+    """The job's number, None where there is no such job."""
+
+    job_id: str | None
+
+
+class MarkedAnswer(Frozen):
+    """The jobs with the mark's prefix."""
+
+    jobs: tuple[MarkedJob, ...]
+
+
+class ChoicesAnswer(Frozen):
+    """The user's choices."""
+
+    choices: Choices
+
+
+class ExpectedStartAnswer(Frozen):
+    """An ISO time; empty for immediately."""
+
+    start: str
+
+
+class HubBrokerScheduler(BrokerScheduler):
+    """A scheduler behind the socket of a hub's broker, which acts as the hub's users."""
+
+    async def submit(self, request: JobRequest) -> str:
+        """Submit through the broker, which checks the request and its user again."""
+        try:
+            answer = await self._ask(SubmitRequest(job=request), SubmittedAnswer)
+        except NoAnswerError as error:
+            if error.asked:
+                raise LostJobError(request.mark, request.user, error) from None
+            raise
+        if not answer.job_id:
+            raise LostJobError(request.mark, request.user, GipfelError(answer.lost, answer.advice))
+        return answer.job_id
+
+    async def find(self, mark: str, user: str) -> str | None:
+        """Return the number of the job that this user (empty: the broker's) submitted with a mark."""
+        return (await self._ask(FindRequest(mark=mark, user=user), FindAnswer)).job_id
+
+    async def marked(self, prefix: str) -> tuple[MarkedJob, ...]:
+        """Return the jobs that wait or run and whose mark has this prefix."""
+        return (await self._ask(MarkedRequest(prefix=prefix), MarkedAnswer)).jobs
+
+    async def cancel(self, job_id: str, *, user: str = "") -> None:
+        """Cancel through the broker, as the job's user."""
+        await self._ask(CancelAsRequest(job_id=job_id, user=user), Done)
+
+    async def extend(self, job_id: str, minutes: int) -> None:
+        """Give a job more time, as the broker's own user, who must be an operator."""
+        await self._ask(ExtendRequest(job_id=job_id, minutes=minutes), Done)
+
+    async def choices(self, user: str) -> Choices:
+        """Return what a user may choose."""
+        try:
+            request = ChoicesRequest(user=user)
+        except ValidationError:
+            raise GipfelError(
+                f"{user!r} can't be the name of a unix user.", "Log in with another name."
+            ) from None
+        return (await self._ask(request, ChoicesAnswer)).choices
+
+    async def expected_start(self, request: JobRequest) -> str:
+        """Return when a job would start; no job is made."""
+        return (await self._ask(ExpectedStartRequest(job=request), ExpectedStartAnswer)).start
+
+    async def _ask(self, request: Request, answer: type[Answer]) -> Answer:
+        try:
+            return await ask(self._socket, request, answer, limit=_LIMIT_S)
+        except NoAnswerError as error:
+            raise NoAnswerError(
+                f"The hub's broker at {self._socket} does not answer.",
+                "The hub's administrators start it with `python -m gipfel_cluster.broker.hub`.",
+                asked=error.asked,
+            ) from error

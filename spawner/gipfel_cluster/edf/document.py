@@ -1,0 +1,214 @@
+"""The values of an EDF as written, and the line of each.
+
+`Document` holds all values of one file, or of several merged; each is an `Entry`, which knows its
+`Source`. The TOML parser of the standard library reports no line numbers, so `Lines` walks over the text
+once more. The text is known to be TOML; where the walk loses its way, what was found so far stays.
+"""
+
+import bisect
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from .model import PARTS, Diagnostic, Severity
+from .setup import Steps
+
+_BLANKS = r"(?:[ \t\r\n]++|#[^\n]*+)*+"
+_BLANK = re.compile(_BLANKS)
+#: One part of a key.
+KEY = r"""[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'"""
+#: The same with the blanks around it, and the dot behind it where there is one.
+_PART = re.compile(f"{_BLANKS}({KEY}){_BLANKS}(\\.?)")
+_SCALAR = re.compile(
+    r'''"""(?:[^\\]|\\.)*?"{3,5}|\'\'\'.*?\'{3,5}|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|[^,\]}#\n]+''', re.DOTALL
+)
+#: Keys of tables and positions in arrays, from the top of the file.
+Path = tuple[str | int, ...]
+
+
+class Lines:
+    """Line numbers of the values of one file, counted from 1."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._breaks = [match.start() for match in re.finditer("\n", text)]
+        self._found: dict[Path, int] = {}
+        try:
+            self._read()
+        except (_LostError, IndexError, RecursionError, ValueError):
+            # A ValueError is an invalid key, in a text that is not TOML.
+            return
+
+    def of(self, *path: str | int) -> int | None:
+        """Return the line of a value, else that of the value around it."""
+        for end in range(len(path), 0, -1):
+            if (line := self._found.get(path[:end])) is not None:
+                return line
+        return None
+
+    def last(self) -> Path:
+        """Return the path of the value that was begun last; an empty one where none was."""
+        return next(reversed(self._found), ())
+
+    def _read(self) -> None:
+        position, header = self._skip(0), Path()
+        while position < len(self._text):
+            if self._text[position] == "[":
+                start = position
+                position += 2 if self._text.startswith("[[", position) else 1
+                header, position = self._key(position)
+                self._note(header, start)
+                while position < len(self._text) and self._text[position] == "]":
+                    position += 1
+            else:
+                position = self._pair(header, position)
+            position = self._skip(position)
+
+    def _note(self, path: Path, position: int) -> None:
+        if len(path) > PARTS:
+            # Deeper values have no line: a long path for each of many values takes gigabytes.
+            return
+        self._found.setdefault(path, bisect.bisect_left(self._breaks, position) + 1)
+
+    def _skip(self, position: int) -> int:
+        match = _BLANK.match(self._text, position)
+        return match.end() if match else position
+
+    def _key(self, position: int) -> tuple[Path, int]:
+        """Read a dotted key, and the position behind it and its blanks."""
+        parts: list[str] = []
+        while match := _PART.match(self._text, position):
+            parts.append(_unquoted(match[1]))
+            position = match.end()
+            if not match[2]:
+                return tuple(parts), position
+        raise _LostError
+
+    def _pair(self, table: Path, position: int) -> int:
+        key, after = self._key(position)
+        path = (*table, *key)
+        for end in range(len(table) + 1, len(path) + 1):
+            self._note(path[:end], position)
+        if self._text[after] != "=":
+            raise _LostError
+        return self._value(path, self._skip(after + 1))
+
+    def _value(self, path: Path, position: int) -> int:
+        opened = self._text[position]
+        if opened not in "[{":
+            match = _SCALAR.match(self._text, position)
+            if match is None:
+                raise _LostError
+            return match.end()
+        closed, index = "]" if opened == "[" else "}", 0
+        position = self._skip(position + 1)
+        while self._text[position] != closed:
+            if opened == "[":
+                item = (*path, index)
+                self._note(item, position)
+                position = self._skip(self._value(item, position))
+                index += 1
+            else:
+                position = self._skip(self._pair(path, position))
+            if self._text[position] == ",":
+                position = self._skip(position + 1)
+            elif self._text[position] != closed:
+                raise _LostError
+        return position + 1
+
+
+class _LostError(Exception):
+    """The walk over the text lost its way."""
+
+
+def _unquoted(key: str) -> str:
+    if "\\" in key:
+        return str(tomllib.loads(f"key = {key}")["key"])
+    return key.strip("\"'") if key[0] in "\"'" else key
+
+
+class Source:
+    """One file that values come from."""
+
+    def __init__(self, file: str, text: str) -> None:
+        self.file = file
+        self.size = len(text)
+        self._text = text
+        self._lines: Lines | None = None
+
+    def line(self, path: Path) -> int | None:
+        """Return the line of a value; the text is searched when the first one is asked for."""
+        if self._lines is None:
+            self._lines = Lines(self._text)
+        return self._lines.of(*path)
+
+
+@dataclass(slots=True)
+class Entry:
+    """A value as written, and where."""
+
+    text: str
+    path: Path
+    source: Source
+
+    @property
+    def key(self) -> str:
+        """Return the key as people write it: ``env.HOME``, ``mounts[1]``."""
+        return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in self.path)[1:]
+
+    @property
+    def file(self) -> str:
+        """Return the file that the value is in."""
+        return self.source.file
+
+    @property
+    def line(self) -> int | None:
+        """Return the line that the value is on, counted from 1."""
+        return self.source.line(self.path)
+
+    def diagnostic(
+        self, code: str, message: str, fix: str = "", *, severity: Severity = "error"
+    ) -> Diagnostic:
+        """Return a diagnostic about this value."""
+        return Diagnostic(
+            severity=severity,
+            code=code,
+            file=self.file,
+            line=self.line,
+            key=self.key,
+            message=message,
+            fix=fix,
+        )
+
+
+@dataclass
+class Document:
+    """The keys of one file, or of several merged."""
+
+    base_environment: tuple[Entry, ...] = ()
+    #: ``image``, ``workdir``, ``entrypoint`` and ``writable``; the last two as ``true`` or ``false``.
+    scalars: dict[str, Entry] = field(default_factory=dict)
+    mounts: tuple[Entry, ...] = ()
+    devices: tuple[Entry, ...] = ()
+    env: dict[str, Entry] = field(default_factory=dict)
+    annotations: dict[str, Entry] = field(default_factory=dict)
+    #: The set-up steps beside the file.
+    setup: tuple[Steps, ...] = ()
+    #: The file; None where several are merged.
+    source: Source | None = None
+
+    @property
+    def size(self) -> int:
+        """Return how many values there are."""
+        arrays = len(self.base_environment) + len(self.mounts) + len(self.devices)
+        return arrays + len(self.scalars) + len(self.env) + len(self.annotations)
+
+    def entries(self) -> Iterator[Entry]:
+        """Yield every value, in no particular order."""
+        yield from self.base_environment
+        yield from self.scalars.values()
+        yield from self.mounts
+        yield from self.devices
+        yield from self.env.values()
+        yield from self.annotations.values()

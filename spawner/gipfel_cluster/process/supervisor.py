@@ -1,0 +1,183 @@
+"""Keep one recorder running: restart it when it dies, and write down its end. Imports next to nothing.
+
+``python -m gipfel_cluster.process.supervisor TELEMETRY NODE COMMAND...`` does so where Slurm starts it; the
+recorder ends with this process, and this process on a signal or with its own parent.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from ..environment import without_tokens
+
+#: What `python -m` runs on a node where Slurm starts it.
+PROGRAM = "gipfel_cluster.process.supervisor"
+
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 60.0
+#: Seconds that this part of a job's end may take; see `scheduler.supervisor.GRACE_SECONDS`.
+FLUSH_S = 15.0
+_POLL_S = 1.0
+
+
+class RecorderSupervisor:
+    """A recorder in its own session, out of reach of the workload's signals, restarted when it dies.
+
+    Parameters
+    ----------
+    command
+        Its argv; it ends by itself with this process.
+    telemetry
+        Where ``<node>.recorder.json`` goes, how it ended: an unexpected end, if there was one.
+
+    Raises
+    ------
+    OSError
+        It can't be started.
+    """
+
+    def __init__(
+        self, command: Sequence[str], telemetry: Path, node: str, environment: Mapping[str, str]
+    ) -> None:
+        self._command = tuple(command)
+        self._environment = without_tokens(environment)
+        self._note = telemetry / f"{node}.recorder.json"
+        self._events = telemetry / f"{node}-supervisor.events.jsonl"
+        self._node = node
+        self._ending = threading.Event()
+        self._lock = threading.Lock()
+        self._lost = 0
+        self._process = self._start()
+        self._thread = threading.Thread(target=self._supervise, daemon=True)
+        self._thread.start()
+
+    @property
+    def pid(self) -> int:
+        """Return the recorder's process id."""
+        return self._process.pid
+
+    def stop_restarting(self) -> int:
+        """Stop restarting it, and return the process id of the current one."""
+        with self._lock:
+            self._ending.set()
+            return self.pid
+
+    def stop(self) -> None:
+        """End it so that it flushes and closes its segment; after 15 s by SIGKILL."""
+        self.stop_restarting()
+        if self._process.poll() is None:
+            self._process.terminate()
+        try:
+            self._process.wait(FLUSH_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        self._thread.join(FLUSH_S)
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            self._command,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def _supervise(self) -> None:
+        pause = _FIRST_PAUSE_S
+        while True:
+            started = time.monotonic()
+            status = self._process.wait()
+            if status == 0:
+                # It was asked to end, as this process may have been: Slurm's signals reach both.
+                self._ending.wait(pause)
+            expected = self._ending.is_set()
+            if time.monotonic() - started > _LONGEST_PAUSE_S:
+                pause = _FIRST_PAUSE_S
+            self._lost += not expected
+            self._write_note(status, expected=expected)
+            if not expected:
+                self._report_lost(
+                    f"The recorder ended by {_describe_status(status)}, and restarts in {pause:g} s."
+                )
+            self._ending.wait(pause)
+            with self._lock:
+                if self._ending.is_set():
+                    return
+                try:
+                    self._process = self._start()
+                except OSError as error:
+                    self._report_lost(f"The recorder can't be restarted: {error.strerror}.")
+                    return
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    def _write_note(self, status: int, *, expected: bool) -> None:
+        if expected and self._lost:
+            # An unexpected end stays on record.
+            return
+        end = {"time_ns": time.time_ns(), "status": status, "how": _describe_status(status)}
+        text = json.dumps({**end, "expected": expected, "lost": self._lost}) + "\n"
+        part = self._note.with_name(f".{self._note.name}.{os.getpid()}")
+        with suppress(OSError):
+            handle = os.open(
+                part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+            )
+            with os.fdopen(handle, "w") as file:
+                file.write(text)
+            part.replace(self._note)
+
+    def _report_lost(self, message: str) -> None:
+        append_event(self._events, "recorder_lost", self._node, message)
+
+
+def append_event(path: Path, kind: str, node: str, message: str) -> None:
+    """Append an event of a node to a file that `gipfel_extension.telemetry.events` reads."""
+    event = {"time_ns": time.time_ns(), "node": node, "kind": kind, "device": "", "message": message}
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    with suppress(OSError):
+        handle = os.open(path, flags, 0o600)
+        try:
+            os.write(handle, json.dumps(event).encode() + b"\n")
+        finally:
+            os.close(handle)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a recorder until SIGTERM, SIGINT, SIGHUP or SIGUSR2, or the end of this process's parent."""
+    telemetry, node, *command = sys.argv[1:] if arguments is None else arguments
+    parent = os.getppid()
+    ended = threading.Event()
+    # srun passes SIGUSR2 on to its tasks, and would kill them for the others.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):
+        signal.signal(number, lambda *_: ended.set())
+    node = node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    try:
+        supervisor = RecorderSupervisor(
+            [*command, f"--with-parent={os.getpid()}"], Path(telemetry), node, os.environ
+        )
+    except OSError as error:
+        sys.stderr.write(f"The recorder can't be started: {error.strerror}.\n")
+        return 1
+    while not ended.wait(_POLL_S) and os.getppid() == parent:
+        pass
+    supervisor.stop()
+    return 0
+
+
+def _describe_status(status: int) -> str:
+    if status >= 0:
+        return f"status {status}"
+    try:
+        return signal.Signals(-status).name
+    except ValueError:
+        return f"signal {-status}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

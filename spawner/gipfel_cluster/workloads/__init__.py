@@ -1,0 +1,1 @@
+"""Workloads: what users start and what outlives its starter, one directory each, whatever its kind."""

@@ -1,0 +1,97 @@
+"""Culling service: stops servers that the hub calls due, through the hub's API and with its scopes.
+
+``python -m gipfel_spawner.culling`` is a managed service of JupyterHub with the scopes ``list:users``,
+``read:servers`` and ``delete:servers``. The spawner decides when a server is due (``idle_limit`` and
+``idle_warning``): it counts GPU work and running steps, which the times of last activity that
+jupyterhub-idle-culler reads do not, and an open tab that polls keeps no GPU.
+"""
+
+import argparse
+import json
+import logging
+import os
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gipfel_cluster.process.liveness import end_with_parent
+
+_ANSWER_S = 60.0
+
+_log = logging.getLogger("gipfel-culling")
+
+
+class Culler:
+    """Client of the hub that stops the servers that are due.
+
+    Parameters
+    ----------
+    environment
+        ``JUPYTERHUB_API_URL`` and ``JUPYTERHUB_API_TOKEN``, as the hub gives them to its services.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._url = environment["JUPYTERHUB_API_URL"].rstrip("/") + "/gipfel/servers"
+        self._token = environment["JUPYTERHUB_API_TOKEN"]
+        # The hub is not behind the proxy that the environment may name for the internet.
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def cull(self) -> tuple[str, ...]:
+        """Stop what is due now; returns the names, as ``user/server``.
+
+        Raises
+        ------
+        OSError
+            The hub did not answer, or refused to list its servers.
+        """
+        due = [each for each in self._call("")["servers"] if each["cull_due"]]
+        return tuple(name for each in due if (name := self._stop(each)))
+
+    def _stop(self, server: Mapping[str, Any]) -> str:
+        name = f"{server['user']}/{server['server']}".rstrip("/")
+        try:
+            self._call("/stop", {"user": server["user"], "server": server["server"], "idle": True})
+        except urllib.error.HTTPError as error:
+            # In use again since the question, or gone.
+            _log.info("%s is not stopped: %s", name, error)
+            return ""
+        _log.warning("%s was idle for %d min and is stopped.", name, (server["idle_s"] or 0) // 60)
+        return name
+
+    def _call(self, path: str, content: object = None) -> Any:
+        request = urllib.request.Request(  # noqa: S310 - the hub's own address, from the hub
+            self._url + path,
+            data=None if content is None else json.dumps(content).encode(),
+            headers={"Authorization": f"token {self._token}", "Content-Type": "application/json"},
+        )
+        with self._opener.open(request, timeout=_ANSWER_S) as answer:
+            return json.load(answer)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Cull every ``--every`` seconds until the hub ends the service."""
+    parser = argparse.ArgumentParser(prog="python -m gipfel_spawner.culling", description=main.__doc__)
+    parser.add_argument("--every", type=float, default=60.0, help="seconds between two rounds")
+    parser.add_argument("--with-parent", type=int, help="end with the parent process, which has this id")
+    given = parser.parse_args(arguments)
+    if given.with_parent:
+        end_with_parent(given.with_parent)
+    logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
+    if "JUPYTERHUB_API_TOKEN" not in os.environ:
+        _log.error("This is a service of a hub: JUPYTERHUB_API_TOKEN is not set.")
+        return 2
+    culler = Culler(os.environ)
+    while True:
+        try:
+            culler.cull()
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            # The hub starts after its services, and may restart.
+            _log.info("The hub does not answer: %s", error)
+        time.sleep(given.every)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

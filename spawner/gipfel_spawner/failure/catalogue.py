@@ -1,0 +1,286 @@
+"""Catalogue of causes of a failed start, the most telling first.
+
+What the scheduler refused comes first, then a vetting, the job's end, storage, images, GPUs, containers and
+the network.
+"""
+
+from .cause import Cause, Evidence, Explanation
+from .containers import CONTAINERS, IMAGES
+
+_ALL_THE_SAME = (
+    'To start on these nodes all the same, choose "Start all the same, and show the report in its panel".'
+)
+
+VETTING = (
+    Cause(
+        name="vetting-not-run",
+        reason="The nodes could not be vetted: {what}",
+        fix="Choose another protocol, or start without vetting.",
+        patterns=(r"^gipfel: vet first: The nodes could not be vetted(?::| by) (?P<what>.*)",),
+    ),
+    Cause(
+        name="vetting-image",
+        reason="The vetting found a fault of the environment, not of the nodes: {what}",
+        fix="Mend the image, its EDF or your variables as the reason says, or choose another environment: on "
+        f"other nodes it would fail alike. {_ALL_THE_SAME}",
+        patterns=(r"^gipfel: vet first: Fault of the image: (?P<what>.*)",),
+    ),
+    Cause(
+        name="vetting-protocol",
+        reason="The vetting found a fault of the protocol, not of the nodes: {what}",
+        fix="Correct the protocol as the reason says, or choose one that suits these nodes: on other nodes "
+        f"it would fail alike. {_ALL_THE_SAME}",
+        patterns=(r"^gipfel: vet first: Fault of the protocol: (?P<what>.*)",),
+    ),
+    Cause(
+        name="vetting-site",
+        reason="The vetting found a fault that the nodes share, as of a file system or a service: {what}",
+        fix="Tell the administrators the reason: other nodes would probably fail alike. A quota is yours: "
+        f"delete files, or ask for more. {_ALL_THE_SAME}",
+        patterns=(r"^gipfel: vet first: Fault of the site: (?P<what>.*)",),
+    ),
+    Cause(
+        name="vetting-link",
+        reason="The vetting found a fault between nodes, and can't say which of them has it: {what}",
+        fix="Start again, which may bring other nodes; tell the administrators the names of both. "
+        f"{_ALL_THE_SAME}",
+        patterns=(r"^gipfel: vet first: Fault of the link: (?P<what>.*)",),
+    ),
+    Cause(
+        name="vetting-failed",
+        reason="The nodes were vetted first, and not all are fit: {what}",
+        fix="Start again, which may bring other nodes; tell the administrators the node's name. Of several "
+        f"nodes, a server can go on without those that are not fit. {_ALL_THE_SAME}",
+        patterns=(r"^gipfel: vet first: (?P<what>.*)",),
+    ),
+)
+
+
+JOBS = (
+    Cause(
+        name="out-of-memory",
+        reason="The job used more memory than it had, and the node's kernel ended it.",
+        fix="Ask for more memory, or for a whole node.",
+        patterns=(
+            r"oom[-_]kill event",
+            r"exceeded (?:job|step) memory limit",
+            r"it used more memory than it asked for",
+            r"memory cgroup out of memory",
+        ),
+    ),
+    Cause(
+        name="out-of-memory",
+        reason="The job used more memory than it had, and the node's kernel ended it.",
+        fix="Ask for more memory, or for a whole node.",
+        states=frozenset({"OUT_OF_MEMORY"}),
+    ),
+    Cause(
+        name="time-limit",
+        reason="The job reached its time limit.",
+        fix="Ask for more time; files that were saved are where they were.",
+        states=frozenset({"TIMEOUT", "DEADLINE"}),
+    ),
+    Cause(
+        name="node-failure",
+        reason="The node failed, or lost its connection to Slurm.",
+        fix="Start again: Slurm takes another node. If it comes back, tell the cluster's administrators.",
+        states=frozenset({"NODE_FAIL", "BOOT_FAIL"}),
+    ),
+    Cause(
+        name="launch-failed",
+        reason="Slurm could not start the job on its node.",
+        fix="Start again. If it comes back, tell the cluster's administrators the node's name.",
+        states=frozenset({"LAUNCH_FAILED", "RECONFIG_FAIL"}),
+    ),
+    Cause(
+        name="preempted",
+        reason="A job with a higher priority took the nodes.",
+        fix="Start again, or pick a partition or a QoS whose jobs are not preempted.",
+        states=frozenset({"PREEMPTED", "REVOKED"}),
+    ),
+    Cause(
+        name="no-such-node",
+        reason="No node is what the job asked for.",
+        fix="Ask for fewer GPUs, CPUs or less memory per node, or pick another partition.",
+        patterns=(r"^no node is what it asks for$",),
+        states=frozenset({"FAILED"}),
+    ),
+    Cause(
+        name="log-unwritable",
+        reason="Slurm could not start the job on its node, most often since its log can't be opened there.",
+        fix="Check that your home folder is there on the nodes, writable and within its quota.",
+        patterns=(r"^it could not be launched$",),
+        states=frozenset({"FAILED"}),
+    ),
+    Cause(
+        name="time-limit",
+        reason="The job reached its time limit.",
+        fix="Ask for more time; files that were saved are where they were.",
+        patterns=(r"CANCELLED AT \S+ DUE TO TIME LIMIT",),
+    ),
+    Cause(
+        name="node-failure",
+        reason="The node failed, or lost its connection to Slurm.",
+        fix="Start again: Slurm takes another node. If it comes back, tell the cluster's administrators.",
+        patterns=(r"CANCELLED AT \S+ DUE TO NODE FAILURE",),
+    ),
+    Cause(
+        name="preempted",
+        reason="A job with a higher priority took the nodes.",
+        fix="Start again, or pick a partition or a QoS whose jobs are not preempted.",
+        patterns=(r"CANCELLED AT \S+ DUE TO PREEMPTION",),
+    ),
+)
+
+REFUSALS = (
+    Cause(
+        name="account-refused",
+        reason="Slurm does not let you use this account, or not with this partition.",
+        fix="Pick another account, or ask for access to this one.",
+        patterns=(r"invalid account", r"account.{0,40}not permitted to use this partition"),
+    ),
+    Cause(
+        name="qos-refused",
+        reason="Slurm does not let you use this QoS.",
+        fix="Pick another QoS, or ask for access to this one.",
+        patterns=(r"invalid qos", r"qos.{0,40}not permitted"),
+    ),
+    Cause(
+        name="limit-reached",
+        reason="A limit of your account or QoS is reached: so many jobs, GPUs or hours and no more.",
+        fix="End one of your jobs, ask for less, or pick another account.",
+        patterns=(r"job violates accounting/qos policy", r"submission limit"),
+    ),
+    Cause(
+        name="partition-down",
+        reason="The partition takes no jobs now.",
+        fix="Pick another partition, or wait until the administrators have put it back.",
+        patterns=(r"required partition not available", r"partition is (?:down|inactive)"),
+    ),
+    Cause(
+        name="reservation-refused",
+        reason="This reservation is not yours, is over, or does not exist.",
+        fix="Leave the reservation empty, or ask who made it.",
+        patterns=(r"requested reservation is invalid", r"access denied to requested reservation"),
+    ),
+)
+
+
+STORAGE = (
+    Cause(
+        name="over-quota",
+        reason="Your quota is used up: nothing more can be written.",
+        fix="Delete or move files (the site's quota command shows where), then start again.",
+        patterns=(r"disk quota exceeded", r"\bEDQUOT\b"),
+    ),
+    Cause(
+        name="disk-full",
+        reason="A disk is full: nothing more can be written.",
+        fix="Free space in your home folder; where it is the node's own disk, start again on another node.",
+        # Namespaces that are used up give the same message.
+        patterns=(
+            r"^(?!.*(?:unshare|namespace)).*no space left on device",
+            r"\bENOSPC\b",
+            r"database or disk is full",
+        ),
+    ),
+    Cause(
+        name="read-only-home",
+        reason="A folder that the server writes to is read-only: {path}",
+        fix="Mount it writable in the environment, or set workdir to a folder that is.",
+        patterns=(r"read-only file system:? '?(?P<path>/[^'\s]*)",),
+    ),
+    Cause(
+        name="log-unwritable",
+        reason="Slurm could not open the job's log {path}.",
+        fix="Check that your home folder is there on the node, writable and within its quota.",
+        patterns=(r"could not open (?:stdout|stderr) file (?P<path>\S+):",),
+    ),
+)
+
+
+GPUS = (
+    Cause(
+        name="gpu-exclusive",
+        reason="A GPU is taken by another process and is in exclusive mode.",
+        fix="Start again on another node; tell the administrators this node's name if it has no other users.",
+        patterns=(
+            r"all CUDA-capable devices are busy or unavailable",
+            r"cudaErrorDevicesUnavailable",
+            r"CUDA_ERROR_DEVICE_UNAVAILABLE",
+        ),
+    ),
+    Cause(
+        name="gpu-driver",
+        reason="The node's GPU driver does not answer, or is older than the image needs.",
+        fix="Start again on another node, or take an image for an older CUDA.",
+        patterns=(
+            r"CUDA driver version is insufficient",
+            r"nvidia-container-cli: (?:initialization|mount) error",
+            r"couldn't communicate with the NVIDIA driver",
+            r"nvidia-container-cli: requirement error",
+        ),
+    ),
+    Cause(
+        name="gpu-lost",
+        reason="A GPU of the node has failed.",
+        fix="Start again: Slurm takes another node. Tell the administrators this node's name.",
+        patterns=(r"GPU is lost", r"fallen off the bus", r"uncorrectable ECC error"),
+    ),
+)
+
+
+_UNREACHED = (
+    "connection refused|network is unreachable|no route to host|timed out|failed to connect"
+    "|name or service not known|temporary failure in name resolution"
+)
+
+NETWORK = (
+    Cause(
+        name="hub-unreachable",
+        reason="The node can't reach the hub: {said}",
+        fix="Tell the hub's administrators: the nodes must reach the hub's address and port "
+        "(JupyterHub.hub_ip, hub_connect_ip).",
+        patterns=(
+            r"(?P<said>the hub (?:at \S+ )?(?:can't be reached|did not answer)[^.]*)",
+            r"failed to connect to my hub at (?P<said>\S+)",
+            r"ClientConnector\w*Error: Cannot connect to host (?P<said>\S+)",
+            rf"(?P<said>{_UNREACHED}).{{0,120}}/hub/api",
+            rf"/hub/api.{{0,160}}(?P<said>{_UNREACHED})",
+        ),
+    ),
+    Cause(
+        name="port-blocked",
+        reason="The server runs, but a firewall or a wrong address is between the hub and it.",
+        fix="Tell the hub's administrators: open the servers' ports from the hub to the nodes, or give "
+        "the range of ports that is open.",
+        states=frozenset({"BLOCKED"}),
+    ),
+    Cause(
+        name="port-taken",
+        reason="No port was free for the server.",
+        fix="Start again; tell the administrators to widen the range of ports if it comes back.",
+        patterns=(r"address already in use", r"no port (?:in|of|from) .{0,80} is free"),
+    ),
+    Cause(
+        name="token-refused",
+        reason="The hub refused the server's token: the start was cancelled, or another one has begun.",
+        fix="Start again.",
+        patterns=(r"/hub/api/gipfel/server.{0,100}\b403\b", r"HTTP 403: Forbidden", r"HTTP Error 403"),
+    ),
+    Cause(
+        name="server-silent",
+        reason="The server gave no port; can the nodes reach the hub at {said}?",
+        fix="Tell the hub's administrators; the log's last lines show how far it got.",
+        states=frozenset({"SILENT"}),
+    ),
+)
+
+#: Causes that the scheduler names come first; general ones come last.
+CATALOGUE: tuple[Cause, ...] = (*REFUSALS, *VETTING, *JOBS, *STORAGE, *IMAGES, *GPUS, *CONTAINERS, *NETWORK)
+
+
+def explain(evidence: Evidence) -> Explanation | None:
+    """Return the explanation by the first cause that fits; None where the catalogue knows none."""
+    found = (cause.explain(evidence) for cause in CATALOGUE)
+    return next((each for each in found if each is not None), None)

@@ -1,0 +1,204 @@
+"""Causes in container engines and images: what enroot, pyxis, podman, Apptainer and bubblewrap report.
+
+Images: not there, not readable, not what they should be, not to be had from their registry.
+"""
+
+from .cause import Cause
+
+CONTAINERS = (
+    Cause(
+        name="mount-source-missing",
+        reason="A folder that the environment mounts is not there: {path}",
+        fix="Make it, or correct mounts in the environment.",
+        patterns=(
+            r"the mount's source (?P<path>\S+) (?:is not there|can't be mounted: no such file)",
+            r"can't find source path (?P<path>\S+?):",
+            r"enroot-mount: failed to mount: (?P<path>\S+) at \S+: no such file",
+            r"mount source (?P<path>\S+) doesn't exist",
+            r"statfs (?P<path>\S+): no such file or directory",
+            r"(?P<path>/\S+) is not there.{0,40}mount",
+        ),
+    ),
+    Cause(
+        name="mount-target",
+        reason="A file can't be mounted over a folder, or the other way round: {path}",
+        fix="Mount the folder that holds it, or correct mounts in the environment.",
+        patterns=(
+            r"enroot-mount: failed to mount: (?P<path>\S+) at \S+: (?:not a directory|is a directory)",
+        ),
+    ),
+    Cause(
+        name="mount-denied",
+        reason="A folder can't be mounted as you: {path}",
+        fix="Check that you may read it on the node; on NFS, root may not.",
+        patterns=(r"enroot-mount: failed to mount: (?P<path>\S+) at \S+: permission denied",),
+    ),
+    Cause(
+        name="user-namespaces-refused",
+        reason="The node does not let users make containers (user namespaces are off or used up).",
+        fix="Tell the administrators: user.max_user_namespaces, kernel.unprivileged_userns_clone or "
+        "kernel.apparmor_restrict_unprivileged_userns. The host engine works without.",
+        patterns=(
+            r"no permissions to (?:create|creating) (?:a )?new namespace",
+            r"(?:creating new|create) namespaces?(?: failed)?: (?:operation not permitted|permission denied)",
+            r"enroot-nsenter: failed to create user namespace",
+            r"setting up uid map: permission denied",
+            r"failed to create user namespace",
+            r"unshare(?:\(| failed|: ).{0,40}(?:operation not permitted|no space left on device)",
+            r"user namespaces?,? (?:are|is|which this machine) (?:not|off|disabled|refuse)",
+            r"this machine refuses user namespaces",
+        ),
+    ),
+    Cause(
+        name="fuse-denied",
+        reason="The node does not let you mount images (/dev/fuse).",
+        fix="Tell the administrators: /dev/fuse has to be readable and writable for users. An unpacked image "
+        "(a folder) works without.",
+        patterns=(
+            r"/dev/fuse.{0,80}(?:permission denied|not permitted|may not use|no such (?:file|device))",
+            r"(?:fusermount3?|squashfuse\w*|fuse): .{0,80}(?:permission denied|not permitted|not found)",
+        ),
+    ),
+    Cause(
+        name="setup-step",
+        reason="A set-up step of the environment failed ({what}): {path}",
+        fix="The job's log has its output: correct that file, or pick another environment.",
+        patterns=(r"(?P<path>/\S.*\.setup): a set-up step ended with (?P<what>status \d+)",),
+    ),
+    Cause(
+        name="entrypoint-hook",
+        reason="A hook of the container engine failed: {path}",
+        fix="Switch the hook off in the environment's annotations, or tell the administrators.",
+        patterns=(r"\[ERROR\] (?P<path>/\S+/hooks\.d/\S+) exited with return code",),
+    ),
+    Cause(
+        name="runtime-folder",
+        reason="The container engine's own folder can't be made: {path}",
+        fix="Tell the administrators: ENROOT_RUNTIME_PATH, ENROOT_CACHE_PATH or ENROOT_DATA_PATH.",
+        patterns=(
+            r"mkdir: cannot create directory '?(?P<path>[^':]*enroot[^':]*)'?: (?:permission denied|no such)",
+            r"pyxis: couldn't mkdir (?P<path>\S+):",
+        ),
+    ),
+    Cause(
+        name="noexec",
+        reason="The container's files are on a file system where nothing may be executed.",
+        fix="Tell the administrators: the engine's data path is mounted with noexec.",
+        patterns=(r"enroot-switchroot: failed to execute: \S+: permission denied",),
+    ),
+    Cause(
+        name="workdir-missing",
+        reason="The working folder is not in the container: {path}",
+        fix="Check workdir in the environment.",
+        patterns=(
+            r"the working folder (?P<path>\S+) is not",
+            r"can't chdir to (?P<path>\S+):",
+            r"chdir to cwd \(?\"?(?P<path>[^\")]+)\"?\)? set in config",
+        ),
+    ),
+    Cause(
+        name="engine-missing",
+        reason="The container engine is not installed on the node: {what}",
+        fix="Tell the administrators, or pick an environment without an image.",
+        patterns=(r"(?:exec(?:vp)?|sh): (?P<what>bwrap|enroot|podman|apptainer)\S*: not found",),
+    ),
+    Cause(
+        name="unknown-user",
+        reason="The node does not know your user.",
+        fix="Start again: Slurm takes another node. Tell the administrators this node's name.",
+        patterns=(r"cannot find name for user id", r"getpwuid failed", r"unable to resolve.{0,20}uid"),
+    ),
+    Cause(
+        name="container-start",
+        reason="The container engine could not start the container: {said}",
+        fix="The last lines of the log have details; send this report to the administrators.",
+        patterns=(
+            r"pyxis: +\[ERROR\] (?P<said>.+)",
+            r"pyxis: container start failed with error code: (?P<said>\d+)",
+            r"pyxis: (?P<said>couldn't start container)",
+        ),
+    ),
+)
+
+
+_IMPORT = "Import it first (enroot import -x mount -o image.sqsh docker://…), or pick another environment."
+
+IMAGES = (
+    Cause(
+        name="registry-denied",
+        reason="The registry does not give this image without a login: {url}",
+        fix="Put the registry's credentials where enroot looks (~/.config/enroot/.credentials), and check "
+        "the image's name: a registry's name ends with '#' there.",
+        patterns=(
+            r"URL (?P<url>\S+) returned error code: 40[13]",
+            r"(?P<url>\S*)\s*unauthorized: authentication required",
+            r"denied: requested access to the resource is denied(?P<url>)",
+        ),
+    ),
+    Cause(
+        name="registry-missing",
+        reason="The registry has no such image: {url}",
+        fix="Check the image's name and tag; a registry's name ends with '#', as in nvcr.io#nvidia/cuda.",
+        patterns=(
+            r"URL (?P<url>\S+) returned error code: 404",
+            r"(?:manifest|name) unknown(?P<url>[^\n]{0,100})",
+            r"URL (?P<url>\S+) returned error code: 400",
+        ),
+    ),
+    Cause(
+        name="registry-limit",
+        reason="The registry refuses more downloads for now.",
+        fix="Wait, log in to the registry, or import the image once and name the file in the environment.",
+        patterns=(r"toomanyrequests", r"returned error code: 429"),
+    ),
+    Cause(
+        name="image-architecture",
+        reason="The image was built for another kind of processor.",
+        fix="Take the image for this machine's architecture (aarch64 on Grace, x86_64 elsewhere).",
+        patterns=(r"exec format error", r"image is for (?P<what>\S+), this machine is"),
+    ),
+    Cause(
+        name="image-no-squashfs",
+        reason="The image is not a SquashFS file, or was not written to its end: {path}",
+        fix="Import or copy it again. " + _IMPORT,
+        patterns=(
+            r"(?P<path>/\S+?):? (?:is no|is not a) squashfs",
+            r"can't find a (?:valid )?squashfs superblock on (?P<path>\S+)",
+            r"this doesn't look like a squashfs image(?P<path>)",
+            r"failed to (?:read|open) squashfs(?: image)?:? ?(?P<path>\S*)",
+            r"invalid squashfs (?:image|magic)(?P<path>)",
+            r"the image (?P<path>/\S+) is (?:neither|no|cut off)\b",
+            r"invalid image format: (?P<path>\S+)",
+        ),
+    ),
+    Cause(
+        name="image-not-found",
+        reason="The image was not found: {path}",
+        fix=_IMPORT,
+        patterns=(
+            r"the image (?P<path>\S+) (?:is not there|does not exist)",
+            r"no such file or directory: (?P<path>\S+\.sqsh)",
+            r"(?P<path>/\S+\.sqsh): no such file or directory",
+            r"image \"?(?P<path>\S+?)\"? (?:was not found|does not exist)",
+            r"squashfs image '?(?P<path>\S+?)'? not found",
+        ),
+    ),
+    Cause(
+        name="glibc-too-old",
+        reason="The image's C library is too old: {what} is needed.",
+        fix="Take a newer image; hooks that bring the host's libraries need at least the host's glibc.",
+        patterns=(r"version `?(?P<what>GLIBC(?:XX)?_[0-9.]+)'? not found",),
+    ),
+    Cause(
+        name="library-missing",
+        reason="A library is missing in the image: {what}",
+        fix="Take an image that has it, or switch off the hook that needs it.",
+        patterns=(r"error while loading shared libraries: (?P<what>\S+?):",),
+    ),
+    Cause(
+        name="shell-missing",
+        reason="The image has no {what}, which the engine needs to start it.",
+        fix="Take an image that has it; distroless images don't.",
+        patterns=(r"enroot-switchroot: failed to execute: (?P<what>\S+): no such file",),
+    ),
+)

@@ -1,0 +1,323 @@
+"""Running servers for administrators: ``/hub/api/gipfel/servers`` as JSON, ``/hub/gipfel/servers`` as a page.
+
+`running_servers` describes them from the hub's spawners and its watcher's last answers, `stop_server` ends
+one, `orphan_jobs` are the hub's jobs that no server owns, after its database was restored or lost.
+"""
+
+import asyncio
+import json
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from jinja2 import ChoiceLoader, FileSystemLoader
+from jupyterhub import orm
+from jupyterhub.apihandlers import APIHandler
+from jupyterhub.handlers import BaseHandler
+from jupyterhub.scopes import needs_scope
+from jupyterhub.utils import url_path_join
+from pydantic import Field, ValidationError
+from tornado import web
+
+from gipfel_cluster.model import Frozen, GipfelError, Line
+from gipfel_cluster.scheduler.protocol import MarkedJob
+
+from ..lifetime import StopOrder
+from ..spawner import EDFSpawner
+from .saturation import board_of
+
+_MOST_BYTES = 4000
+# As long as JupyterHub lets a cancelled start tidy up.
+_CANCEL_S = 1.0
+#: Templates of the hub's pages; with it in ``JupyterHub.template_paths`` the navigation links to the page.
+HUB_TEMPLATES = str(Path(__file__).parents[1] / "templates" / "hub")
+
+
+class RunningServer(Frozen):
+    """One server that starts, runs or stops.
+
+    ``state`` is the scheduler's word for the job, or what the hub is about; ``since`` and ``ends`` are ISO
+    times in UTC, ``ends`` None where it is not known; ``gpus`` are those of all nodes; ``idle_s`` is None
+    where the server has not reported for five minutes.
+    """
+
+    user: str
+    server: str
+    job_id: str
+    edf: str
+    cluster: str
+    partition: str
+    nodes: tuple[str, ...]
+    state: str
+    since: str
+    ends: str | None
+    gpus: int
+    idle_s: int | None
+    busy_with: tuple[str, ...]
+    cull_due: bool
+    pending: bool
+
+
+def running_servers(users: Iterable[Any]) -> tuple[tuple[EDFSpawner, RunningServer], ...]:
+    """Return every active server of these hub users, with its spawner; by user and name.
+
+    A user whom the hub has not loaded since it started has no server.
+    """
+    found = [
+        (spawner, _describe(spawner))
+        for user in users
+        for spawner in user.spawners.values()
+        if isinstance(spawner, EDFSpawner) and (spawner.active or spawner.pending)
+    ]
+    return tuple(sorted(found, key=lambda pair: (pair[1].user, pair[1].server)))
+
+
+def _describe(spawner: EDFSpawner) -> RunningServer:
+    lifetime = spawner.lifetime
+    options, status, report = spawner.options.shown(), lifetime.last_status(), lifetime.activity.fresh
+    started = spawner.orm_spawner.started
+    pending = str(spawner.pending or "")
+    return RunningServer(
+        user=spawner.user.name,
+        server=spawner.name,
+        job_id=spawner.job_id,
+        edf=options.edf,
+        cluster=spawner.placement.shown_name,
+        partition=status.partition or options.partition,
+        nodes=status.nodes,
+        state="stopping" if pending == "stop" else status.state or pending or "running",
+        since=_iso(started.replace(tzinfo=UTC)) if started else "",
+        ends=_iso(datetime.fromtimestamp(lifetime.ends, UTC)) if lifetime.ends else None,
+        gpus=(options.gpus or 0) * options.nodes,
+        idle_s=report.idle_s if report else None,
+        busy_with=report.busy_with if report else (),
+        cull_due=lifetime.cull_due and not pending,
+        pending=bool(pending),
+    )
+
+
+def _iso(moment: datetime) -> str:
+    return moment.isoformat(timespec="seconds")
+
+
+class StopRequest(Frozen):
+    """Request to stop a server; ``idle`` only if the hub agrees that it is due."""
+
+    user: Line = Field(min_length=1, max_length=255)
+    server: Line = Field("", max_length=255)
+    idle: bool = False
+
+
+def visible_servers(handler: Any) -> tuple[RunningServer, ...]:
+    """Return the running servers that the request's scopes let it read."""
+    allowed = handler.get_scope_filter("read:servers")
+    return tuple(
+        server
+        for spawner, server in running_servers(handler.users.values())
+        if allowed(spawner.orm_spawner, kind="server")
+    )
+
+
+async def saved_gpu_hours(handler: Any) -> float | None:
+    """Return what culling has saved by the audit log; None where there is none or it can't be read."""
+    for user in handler.users.values():
+        for spawner in user.spawners.values():
+            if isinstance(spawner, EDFSpawner) and (log := spawner.lifetime.audit_log()):
+                try:
+                    return await asyncio.to_thread(log.saved_gpu_hours)
+                except GipfelError as error:
+                    handler.log.warning("%s", error)
+                return None
+    return None
+
+
+async def stop_server(handler: Any, request: StopRequest) -> None:
+    """Stop a server as the hub's own API does, and note who asked for it.
+
+    Raises
+    ------
+    HTTPError
+        404: there is no such server, or the request's scopes don't reach it; 409: it does not run, or is not
+        idle.
+    """
+    user = handler.find_user(request.user)
+    spawner = user.spawners.get(request.server) if user and request.server in user.spawners else None
+    allowed = handler.get_scope_filter("delete:servers")
+    if not isinstance(spawner, EDFSpawner) or not allowed(spawner.orm_spawner, kind="server"):
+        raise web.HTTPError(404, "There is no such server, or you may not stop it.")
+    if request.idle and not (spawner.ready and spawner.lifetime.cull_due):
+        raise web.HTTPError(409, "This server is in use, or its user has not been warned.")
+    if not (spawner.ready or spawner.pending == "spawn"):
+        raise web.HTTPError(409, "This server does not run any more.")
+    spawner.lifetime.stop_order = _order(spawner, handler.current_user.name, idle=request.idle)
+    if spawner.pending:
+        if starting := spawner._spawn_future:  # noqa: SLF001 - as JupyterHub's own route does
+            starting.cancel()
+        await asyncio.sleep(_CANCEL_S)
+        if spawner.pending or not spawner.active:
+            return
+    await handler.stop_single_user(user, request.server)
+
+
+def _order(spawner: EDFSpawner, by: str, *, idle: bool) -> StopOrder:
+    if not idle:
+        return StopOrder(by=by)
+    report = spawner.lifetime.activity.report
+    minutes = (report.idle_s if report else 0) // 60
+    return StopOrder(
+        event="cull",
+        by=by,
+        reason=f"idle for {minutes} min",
+        gpu_hours_saved=spawner.lifetime.gpu_hours_left(),
+    )
+
+
+class ServersRouteHandler(APIHandler):
+    """``GET``: the running servers, for tokens that may list users and read their servers."""
+
+    @needs_scope("list:users")
+    async def get(self) -> None:
+        """Return every server that the token's scopes let it read."""
+        servers = [server.model_dump(mode="json") for server in visible_servers(self)]
+        content = {"servers": servers, "saved_gpu_hours": await saved_gpu_hours(self)}
+        self.set_header("Content-Type", "application/json")
+        self.finish(json.dumps(content))
+
+
+class StopRouteHandler(APIHandler):
+    """``POST``: stop one server, by an administrator's program or by the culling service."""
+
+    @web.authenticated
+    async def post(self) -> None:
+        """Stop it; 202 while that takes its time."""
+        if len(self.request.body) > _MOST_BYTES:
+            raise web.HTTPError(400, f"The body is longer than {_MOST_BYTES} bytes.")
+        try:
+            request = StopRequest.model_validate_json(self.request.body)
+        except ValidationError:
+            raise web.HTTPError(400, 'Give {"user": name, "server": name} and nothing else.') from None
+        await stop_server(self, request)
+        self.set_status(202)
+        self.finish("{}")
+
+
+@runtime_checkable
+class MarkLister(Protocol):
+    """A scheduler that lists jobs by their marks."""
+
+    async def marked(self, prefix: str) -> tuple[MarkedJob, ...]:
+        """Return the jobs that wait or run and whose mark begins so.
+
+        Raises
+        ------
+        GipfelError
+            It does not answer.
+        """
+
+
+async def orphan_jobs(handler: Any) -> tuple[tuple[MarkedJob, ...], str]:
+    """Return the jobs of this hub that no server owns, and why they are not known."""
+    spawner = getattr(handler.current_user, "spawner", None)
+    if not isinstance(spawner, EDFSpawner):
+        return (), ""
+    prefix, schedulers = spawner.submission.prefix, spawner.placement.all_schedulers()
+    try:
+        found = await asyncio.gather(
+            *(each.marked(prefix) for each in schedulers if isinstance(each, MarkLister))
+        )
+    except GipfelError as error:
+        return (), str(error)
+    # Read after the jobs: a server that starts meanwhile is not an orphan.
+    jobs, marks = _owned(handler)
+    return tuple(
+        each for some in found for each in some if each.job_id not in jobs and each.mark not in marks
+    ), ""
+
+
+def _owned(handler: Any) -> tuple[set[str], set[str]]:
+    """Return numbers and marks of the jobs of all servers, those that the hub has not loaded among them."""
+    states: list[Mapping[str, Any]] = [state or {} for (state,) in handler.db.query(orm.Spawner.state)]
+    for user in handler.users.values():
+        states += [each.get_state() for each in user.spawners.values() if isinstance(each, EDFSpawner)]
+    return {str(each.get("job_id")) for each in states}, {str(each.get("mark")) for each in states}
+
+
+class ServersPageHandler(BaseHandler):
+    """Page of the servers; it works without its script, which only sorts, filters and refreshes it."""
+
+    async def prepare(self) -> None:
+        """Refuse users who may not see the servers, and name who may."""
+        await super().prepare()
+        if self.current_user and "list:users" not in self.parsed_scopes:
+            raise web.HTTPError(
+                403,
+                "Only administrators see this page. Who starts the hub names them in GIPFEL_ADMINS.",
+            )
+
+    @web.authenticated
+    @needs_scope("list:users")
+    async def get(self) -> None:
+        """Show the servers that this administrator may read."""
+        await self._show()
+
+    @web.authenticated
+    @needs_scope("list:users")
+    async def post(self) -> None:
+        """Stop the server of the form's two fields, and show the page again."""
+        if len(self.request.body) > _MOST_BYTES:
+            raise web.HTTPError(400, f"The form is longer than {_MOST_BYTES} bytes.")
+        fields = {name: self.get_body_argument(name, "") for name in ("user", "server")}
+        try:
+            request = StopRequest.model_validate(fields)
+        except ValidationError:
+            raise web.HTTPError(400, "The form names no server.") from None
+        await stop_server(self, request)
+        self.redirect(url_path_join(self.hub.base_url, "gipfel/servers"), status=303)
+
+    async def _show(self) -> None:
+        servers = visible_servers(self)
+        seen = {(server.user, server.server) for server in servers}
+        spawners = [s for s, row in running_servers(self.users.values()) if (row.user, row.server) in seen]
+        saturation = await board_of(self.settings, self.log).read(spawners)
+        # Theirs whose scopes reach every server.
+        orphans, unknown = await orphan_jobs(self) if "delete:servers" in self.parsed_scopes else ((), "")
+        self.finish(
+            await self._page().render_async(
+                **self.template_namespace,
+                xsrf_token=self.xsrf_token.decode("ascii"),
+                servers=servers,
+                saturation={key: shared.text for key, shared in saturation.items()},
+                orphans=orphans,
+                orphans_unknown=unknown,
+                several=self._has_clusters(),
+                gpus=sum(each.gpus for each in servers if each.nodes),
+                waiting_gpus=sum(each.gpus for each in servers if not each.nodes),
+                users=len({each.user for each in servers}),
+                saved=await saved_gpu_hours(self),
+                may_stop="delete:servers" in self.parsed_scopes,
+                words=describe_span,
+                now=datetime.now(UTC),
+            )
+        )
+
+    def _has_clusters(self) -> bool:
+        spawners = (each for user in self.users.values() for each in user.spawners.values())
+        return any(isinstance(each, EDFSpawner) and each.clusters for each in spawners)
+
+    def _page(self) -> Any:
+        # Also where the site's configuration does not name our templates.
+        hub = self.settings["jinja2_env"]
+        loader = ChoiceLoader([hub.loader, FileSystemLoader(HUB_TEMPLATES)])
+        return hub.overlay(loader=loader).get_template("gipfel-servers.html")
+
+
+def describe_span(seconds: float | None) -> str:
+    """Return a time span in two units at most, such as ``1 h 12 min``; empty for None."""
+    if seconds is None:
+        return ""
+    minutes = max(int(seconds), 0) // 60
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"

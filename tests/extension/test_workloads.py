@@ -1,0 +1,265 @@
+"""Workloads: a kind in one file is listed, followed, stopped and started again; run folders are removed."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gipfel_cluster.scheduler import JobStatus
+from gipfel_cluster.workloads import run_folders
+from gipfel_cluster.workloads.directory import SPEC, WorkloadState, write_state
+from gipfel_cluster.workloads.kinds import DirectoryKind, Report, Workload
+from gipfel_cluster.workloads.places import new_directory, parent_directory
+from gipfel_cluster.workloads.run_folders import list_runs, remove_run
+from gipfel_extension.cli.main import gipfel
+from gipfel_extension.training.batch.submitted import Submitted, submitted_folder
+from gipfel_extension.training.record.state import LaunchState
+
+_OLD_S = 40 * 86_400
+_SUPERVISOR = """
+import sys, time
+from pathlib import Path
+from gipfel_cluster.workloads.directory import STOP, WorkloadState, hold_supervisor_lock, write_state
+
+folder, seconds = Path(sys.argv[1]), float(sys.argv[2])
+state = WorkloadState(phase="running", name="sleep", title=f"sleep {seconds:g}", created_ns=time.time_ns(),
+                      started_ns=time.time_ns())
+with hold_supervisor_lock(folder), open(folder / "sleep.log", "w", buffering=1) as log:
+    write_state(folder, state)
+    log.write("going to sleep\\n")
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not (folder / STOP).exists():
+        time.sleep(0.05)
+    stopped = (folder / STOP).exists()
+    log.write("stopped\\n" if stopped else "awake\\n")
+    ended = {"phase": "ended", "outcome": "stopped" if stopped else "completed", "ended_ns": time.time_ns(),
+             "exit_status": 143 if stopped else 0}
+    write_state(folder, state.model_copy(update=ended))
+"""
+
+
+class SleepKind(DirectoryKind):
+    """A workload that sleeps: all that a new kind needs."""
+
+    name = "sleep"
+    directory = "sleeps"
+
+    @classmethod
+    def start(cls, seconds: float, environment: Mapping[str, str]) -> Workload:
+        folder = new_directory(parent_directory(cls.directory, environment))
+        (folder / SPEC).write_text(json.dumps({"seconds": seconds}))
+        subprocess.Popen(
+            (sys.executable, "-c", _SUPERVISOR, str(folder), str(seconds)), start_new_session=True
+        )
+        deadline = time.monotonic() + 30
+        while not (folder / "sleep.log").is_file() or not (folder / "state.json").is_file():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        return cls()._workload(folder)
+
+    def rerun(
+        self,
+        workload: Workload,
+        environment: Mapping[str, str],
+        *,
+        directory: Path,
+        report: Report,
+        kill_holders: bool = False,
+    ) -> Workload:
+        report("it sleeps again")
+        return self.start(json.loads((Path(workload.folder) / SPEC).read_text())["seconds"], environment)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """The command, with the kind ``sleep`` of another package, and run folders of its own."""
+    package = tmp_path / "site/sleeping-1.0.dist-info"
+    package.mkdir(parents=True)
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: sleeping\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text(f"[gipfel.workloads]\nsleep = {__name__}:SleepKind\n")
+    monkeypatch.syspath_prepend(str(package.parent))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("GIPFEL_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("GIPFEL_SCHEDULER", "local")
+    for name in ("GIPFEL_RUN", "GIPFEL_ENGINE", "SLURM_JOB_ID"):
+        monkeypatch.delenv(name, raising=False)
+    return lambda *words, answer=None: CliRunner().invoke(
+        gipfel, list(words), input=answer, standalone_mode=False
+    )
+
+
+def test_a_kind_of_one_file_is_listed_followed_stopped_and_started_again(run: Callable[..., Result]) -> None:
+    assert run("ps").stdout == ""
+    first = SleepKind.start(60, os.environ)
+    assert (first.id, first.state, first.ended) == ("1", "running", False)
+    (row,) = json.loads(run("ps", "--json").stdout)
+    assert (row["kind"], row["id"], row["title"], row["state"]) == ("sleep", "1", "sleep 60", "running")
+    assert "sleep 60" in run("ps", "--kind", "sleep").stdout
+    assert run("ps", "--kind", "launch", "--json").stdout == "[]\n"
+    assert run("logs", "1").stdout == "r0 | going to sleep\n"
+
+    stopped = run("stop", "1")
+    assert stopped.return_value == 0
+    assert "sleep 1 is stopped." in stopped.stderr
+    assert "has ended already" in run("stop", "sleep:1").stderr
+    assert run("ps").stdout == ""
+    (row,) = json.loads(run("ps", "--all", "--json").stdout)
+    assert (row["state"], row["exit_status"]) == ("stopped", 143)
+    followed = run("logs", "-f")
+    assert followed.stdout == "r0 | going to sleep\nr0 | stopped\n"
+    assert followed.return_value == 143
+    assert run("logs", "1", "-n", "1").stdout == "r0 | stopped\n"
+
+    again = run("rerun", "1")
+    assert again.stdout == "2\n"
+    assert "it sleeps again" in again.stderr
+    assert [each["id"] for each in json.loads(run("ps", "--json").stdout)] == ["2"]
+    run("stop", "2")
+
+
+def test_an_id_that_two_kinds_have_is_named_with_its_kind(run: Callable[..., Result], tmp_path: Path) -> None:
+    SleepKind.start(0, os.environ)
+    folder = new_directory(parent_directory("launches", os.environ))
+    (folder / SPEC).write_text("{}")
+    write_state(folder, LaunchState(phase="ended", number=1, outcome="completed", created_ns=1))
+    problem = str(run("logs", "1").exception)
+    assert "Write launch:1 or sleep:1." in problem
+    assert run("logs", "launch:1").exit_code == 0
+    assert "There is no workload '7'" in str(run("stop", "7").exception)
+    assert "There is no kind 'nap'" in str(run("ps", "--kind", "nap").exception)
+    (tmp_path / "runs/launches/1/state.json").write_text("{")
+    assert {each["kind"] for each in json.loads(run("ps", "--all", "--json").stdout)} == {"sleep"}
+
+
+def test_a_batch_notebook_that_has_ended_is_a_workload_with_its_logs(
+    run: Callable[..., Result], tmp_path: Path
+) -> None:
+    folder = submitted_folder(os.environ) / "local-17"
+    folder.mkdir(parents=True)
+    log = tmp_path / "out.ipynb.log"
+    log.write_text("ran\n")
+    task = {"job_id": "17", "values": {}, "output": str(tmp_path / "out.ipynb"), "log": str(log)}
+    options = {"notebook": str(tmp_path / "in.ipynb"), "output": str(tmp_path / "out.ipynb")}
+    note: dict[str, Any] = {"job_id": "17", "scheduler": "local", "notebook": options["notebook"]}
+    note |= {"time": time.time(), "tasks": [task], "options": options, "directory": str(tmp_path)}
+    (folder / SPEC).write_text(Submitted.model_validate(note).model_dump_json())
+    state = WorkloadState(
+        phase="ended", name="in", job_id="17", outcome="failed", exit_status=1, created_ns=5
+    )
+    write_state(folder, state)
+    (row,) = json.loads(run("ps", "--all", "--json").stdout)
+    assert (row["kind"], row["id"], row["state"]) == ("batch", "17", "failed")
+    assert run("logs", "17").stdout == "r0 | ran\n"
+    assert run("logs", "17", "-f").return_value == 1
+    assert json.loads((folder / "exit.json").read_text())["exit_status"] == 1
+    assert "does not exist" in str(run("rerun", "17").exception)
+
+
+def _run_folder(root: Path, name: str, *, age_s: float, **record: Any) -> Path:
+    folder = root / name
+    (folder / "telemetry").mkdir(parents=True)
+    (folder / "telemetry/n1.arrows").write_bytes(b"x" * 10_000)
+    (folder / "record.json").write_text(json.dumps({"kind": "server", **record}))
+    then = time.time() - age_s
+    for each in folder.rglob("*"):
+        os.utime(each, (then, then))
+    return folder
+
+
+def test_runs_are_listed_shown_and_removed_when_they_are_old(
+    run: Callable[..., Result], tmp_path: Path
+) -> None:
+    root = tmp_path / "runs"
+    ended = {"ended": "2026-01-01T00:00:00Z", "exit_status": 0}
+    old = _run_folder(root, "alps-1", age_s=_OLD_S, **ended)
+    new = _run_folder(root, "alps-2", age_s=60, **ended)
+    busy = _run_folder(root, "alps-3", age_s=60)
+    (root / "launches").mkdir()
+    (root / "my-notes").mkdir()
+    (root / "alps-9").symlink_to(tmp_path)
+    listed = json.loads(run("runs", "--json").stdout)
+    assert [each["name"] for each in listed] == ["alps-1", "alps-2", "alps-3"] or listed[0][
+        "name"
+    ] == "alps-1"
+    assert {each["name"] for each in listed} == {"alps-1", "alps-2", "alps-3"}
+    assert all(each["bytes"] >= 10_000 for each in listed)
+    assert "KiB" in run("runs").stdout
+    assert "exit status  0" in run("runs", "show", "alps-1").stdout
+    for name in ("launches", "my-notes", "alps-9", "../runs/alps-1", ""):
+        assert "There is no run" in str(run("runs", "rm", "--yes", name).exception)
+
+    asked = run("runs", "rm", "--older", "30d", answer="n\n")
+    assert "Remove 1 run," in asked.stderr
+    assert asked.return_value == 1
+    assert old.is_dir()
+    assert run("runs", "rm", "--older", "30d", "--yes").return_value == 0
+    assert not old.exists()
+    assert new.is_dir()
+    assert "nothing to remove" in run("runs", "rm", "--older", "30d", "--yes").stderr
+    assert "alps-3 is in use" in str(run("runs", "rm", "--yes", "alps-3").exception)
+    assert busy.is_dir()
+    assert run("runs", "rm", "alps-2", answer="y\n").return_value == 0
+    assert not new.exists()
+    with pytest.raises(Exception, match="either names of runs or --older"):
+        raise run("runs", "rm").exception or AssertionError
+    assert "not a valid age" in str(run("runs", "rm", "--older", "soon").exception)
+
+
+def test_a_run_in_which_a_workload_or_this_process_runs_stays(
+    run: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = _run_folder(tmp_path / "runs", "alps-5", age_s=_OLD_S, ended="2026-01-01T00:00:00Z")
+    inside = {**os.environ, "GIPFEL_RUN": str(folder)}
+    sleeping = SleepKind.start(60, inside)
+    assert sleeping.id == "alps-5/1"
+    then = time.time() - _OLD_S
+    for each in folder.rglob("*"):
+        os.utime(each, (then, then))
+    assert "nothing to remove" in run("runs", "rm", "--older", "30d", "--yes").stderr
+    (found,) = list_runs(os.environ)
+    assert found.in_use == "sleeps/1 is running"
+    with pytest.raises(Exception, match="alps-5 is in use"):
+        remove_run(found, os.environ)
+    assert run("stop", "alps-5/1").return_value == 0
+    monkeypatch.setenv("GIPFEL_RUN", str(folder))
+    (found,) = list_runs(os.environ)
+    assert found.in_use == "this process runs in it"
+
+
+@pytest.mark.parametrize(
+    ("answer", "ended", "reason"),
+    [
+        ("running", "", "its job 7 runs or waits"),
+        ("running", "2026-01-01T00:00:00Z", "its job 7 runs or waits"),
+        ("unknown", "", "its scheduler does not report whether its job has ended"),
+        ("unknown", "2026-01-01T00:00:00Z", ""),
+        ("ended", "", ""),
+    ],
+)
+def test_a_run_is_in_use_while_its_job_may_run(
+    answer: str, ended: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Cluster:
+        inside = True
+
+        def default(self, _name: str) -> str:
+            return "slurm"
+
+        def scheduler(self, _name: str) -> "Cluster":
+            return self
+
+        async def query(self, job_ids: list[str]) -> dict[str, JobStatus]:
+            return {each: JobStatus.model_validate({"answer": answer}) for each in job_ids}
+
+    monkeypatch.setattr(run_folders, "submission_context", lambda _environment: Cluster())
+    environment = {"GIPFEL_RUNS": str(tmp_path)}
+    _run_folder(tmp_path, "alps-7", age_s=_OLD_S, job_id="7", **({"ended": ended} if ended else {}))
+    (found,) = run_folders.check_jobs(list(list_runs(environment)), environment)
+    assert found.in_use == reason

@@ -1,0 +1,23 @@
+"""A scheduler or a broker is asked from a notebook's cell as from anywhere else."""
+
+import asyncio
+
+import pytest
+
+from gipfel_cluster.scheduler.command import run_sync
+
+
+async def _answer(wrong: bool = False) -> int:
+    await asyncio.sleep(0)
+    if wrong:
+        raise ValueError("wrong")
+    return 7
+
+
+def test_a_coroutine_is_waited_for_with_and_without_a_loop_around() -> None:
+    async def cell(*, wrong: bool) -> int:
+        return run_sync(_answer(wrong))
+
+    assert run_sync(_answer()) == asyncio.run(cell(wrong=False)) == 7
+    with pytest.raises(ValueError, match="wrong"):
+        asyncio.run(cell(wrong=True))

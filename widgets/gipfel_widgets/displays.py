@@ -1,0 +1,267 @@
+"""Values that show themselves in a notebook, with or without a kernel.
+
+`SaturationPlot` is a figure of samples, `SaturationSummary` a table of them, `PlanTable` the layout of a
+model on GPUs, made by `plan`.
+"""
+
+import base64
+import html
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gipfel_extension.telemetry.figures.activity import saturation_figure
+from gipfel_extension.telemetry.figures.image import small_image, static_image
+from gipfel_extension.telemetry.figures.saved import saved_figure, with_utc_text
+from gipfel_extension.telemetry.metric_table import METRICS
+from gipfel_extension.telemetry.sample import Device, SampleTable
+from gipfel_extension.telemetry.user_metrics import UserMetrics
+from gipfel_extension.training import layout_plan as planning
+from gipfel_extension.training.layout_plan.planner import ESTIMATE, gigabytes, lines_of, name_of
+
+PLOTLY = "application/vnd.plotly.v1+json"
+
+#: A screen's pixels for one of the figure; more would be the larger part of a notebook's file.
+_SCALE = 0.8
+_GROUND = {False: "#ffffff", True: "#1a1a1a"}
+_HEAD = ("device", "metric", "mean", "p10", "max", "unit")
+_TOP = "vertical-align:top"
+_SCALES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+__all__ = ["PlanTable", "plan"]
+
+
+class SaturationPlot:
+    """Plots of a table of samples.
+
+    Parameters
+    ----------
+    window_s
+        Seconds before the newest sample that the time axis shows.
+    dark
+        Colours for a dark ground.
+    metrics
+        The user's own metrics, drawn below.
+    """
+
+    def __init__(
+        self, table: SampleTable, *, window_s: float, dark: bool = False, metrics: UserMetrics | None = None
+    ) -> None:
+        self.simulated = table.simulated
+        self._drawn = saturation_figure(table, window_s=window_s, dark=dark, metrics=metrics)
+        # The ink is the author's; on a ground of the reader's theme it might not be legible.
+        self._drawn["layout"]["paper_bgcolor"] = _GROUND[dark]
+        # The top margin has room for the legend; plotly.js would reserve it a second time.
+        self._drawn["layout"]["margin"] |= {"autoexpand": False}
+        #: For ``plotly.graph_objects.Figure(...)``.
+        self.figure = with_utc_text(self._drawn)
+        self._text = describe(table)
+
+    def png(self, *, width: int = 900) -> bytes:
+        """Return the plots as an image, drawn without a browser."""
+        return static_image(self._drawn, width=width)
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
+        return bundle(self._drawn, self._text)
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def on_white(figure: dict[str, Any]) -> dict[str, Any]:
+    """Return the figure on white, whatever the reader's theme: its ink is made for that."""
+    return {**figure, "layout": {**figure["layout"], "paper_bgcolor": _GROUND[False]}}
+
+
+def bundle(figure: dict[str, Any], text: str) -> dict[str, Any]:
+    """Return a figure in every form that a notebook's reader may know, small enough for a notebook's file."""
+    saved = saved_figure(figure)
+    image = base64.b64encode(small_image(static_image(saved, scale=_SCALE))).decode()
+    return {PLOTLY: with_utc_text(saved), "image/png": image, "text/plain": text}
+
+
+def describe(table: SampleTable) -> str:
+    """Return one line for readers without pictures."""
+    if not table.devices:
+        return "GPU and host activity: nothing was recorded."
+    gpus, hosts = len(table.gpus), len(table.hosts)
+    parts = [f"{gpus} GPU{'s' if gpus != 1 else ''}"] if gpus else []
+    parts += ["host" if hosts == 1 else f"{hosts} hosts"] if hosts else []
+    simulated = [device.simulated for device in table.devices]
+    mark = "" if not any(simulated) else " (simulated)" if all(simulated) else " (partly simulated)"
+    return f"GPU and host activity{mark}: {' and '.join(parts)}, {table.rows} samples."
+
+
+@dataclass(frozen=True)
+class SummaryRow:
+    """One metric of one device.
+
+    ``mean``, ``p10`` and ``max`` are in the metric's ``unit`` ("1" is a fraction from 0 to 1), over the
+    ``samples`` in which it was known.
+    """
+
+    device: str
+    simulated: bool
+    metric: str
+    unit: str
+    mean: float
+    p10: float
+    max: float
+    samples: int
+
+
+@dataclass(frozen=True)
+class SaturationSummary:
+    """Mean, 10th percentile and maximum by device and metric; a metric without values has no row."""
+
+    rows: tuple[SummaryRow, ...]
+    seconds: float
+    source: str
+    simulated: bool
+
+    @classmethod
+    def of(cls, table: SampleTable, *, seconds: float) -> "SaturationSummary":
+        """Summarize a table that covers so many seconds."""
+        several = len({device.node for device in table.devices}) > 1
+        rows = []
+        for device in (*table.gpus, *table.hosts):
+            columns = table.of(device.uuid)
+            for metric, unit in METRICS[device.kind].items():
+                known = columns[metric][np.isfinite(columns[metric])]
+                if len(known):
+                    numbers = (known.mean(), np.percentile(known, 10), known.max())
+                    mean, p10, most = (float(number) for number in numbers)
+                    name = _name(device, several=several)
+                    rows.append(SummaryRow(name, device.simulated, metric, unit, mean, p10, most, len(known)))
+        return cls(tuple(rows), seconds, table.source, table.simulated)
+
+    @property
+    def caption(self) -> str:
+        """Subject of the table, on one line."""
+        mark = "Simulated: " if self.simulated else ""
+        if not self.rows:
+            return f"{mark}nothing was recorded in {self.seconds:.1f} s."
+        return f"{mark}{self.seconds:.1f} s of {self.source or 'samples'}."
+
+    def __str__(self) -> str:
+        lines = [_HEAD, *(_cells(row) for row in self.rows)]
+        widths = [max(len(line[column]) for line in lines) for column in range(len(_HEAD))]
+        text = [
+            "  ".join(
+                cell.rjust(width) if 2 <= column <= 4 else cell.ljust(width)
+                for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+            ).rstrip()
+            for line in (lines if self.rows else [])
+        ]
+        return "\n".join([self.caption, *text])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        if not self.rows:
+            return f"<p>{html.escape(self.caption)}</p>"
+        head = "".join(f'<th scope="col">{name}</th>' for name in _HEAD)
+        body, shown = [], ""
+        for row in self.rows:
+            device, *cells = _cells(row)
+            count = sum(_cells(other)[0] == device for other in self.rows)
+            label = f'<th scope="rowgroup" rowspan="{count}" style="{_TOP}">{html.escape(device)}</th>'
+            body.append(
+                f"<tr>{label if device != shown else ''}"
+                + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
+                + "</tr>"
+            )
+            shown = device
+        caption = f"<caption>{html.escape(self.caption)}</caption>"
+        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+
+
+def _name(device: Device, *, several: bool) -> str:
+    node = f" of {device.node}" if several and device.node else ""
+    if device.kind == "host":
+        return f"host{node}"
+    # What tells two GPUs of one index apart is the UUID.
+    return f"GPU {device.index}{node}" if device.index is not None else f"GPU {device.uuid}"
+
+
+def _cells(row: SummaryRow) -> tuple[str, ...]:
+    mark = " (simulated)" if row.simulated else ""
+    numbers = (row.mean, row.p10, row.max)
+    factor, unit = _scale(row.unit, row.max)
+    return (f"{row.device}{mark}", row.metric, *(_number(number * factor) for number in numbers), unit)
+
+
+def _scale(unit: str, most: float) -> tuple[float, str]:
+    if unit == "1":
+        return 100.0, "%"
+    if unit.startswith("B"):
+        for size, prefix in _SCALES:
+            if most >= size:
+                return 1 / size, prefix + unit
+    return 1.0, unit
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.1f}"
+
+
+class PlanTable:
+    """A plan as a table; `plan` is the value behind it, with bytes and seconds."""
+
+    def __init__(self, found: planning.Plan) -> None:
+        self.plan = found
+
+    def __repr__(self) -> str:
+        return "\n".join(lines_of(self.plan))
+
+    def _repr_html_(self) -> str:
+        heads = (
+            "layout",
+            "weights",
+            "gradients",
+            "optimizer",
+            "activations",
+            "peak",
+            "tokens/s",
+            "efficiency",
+        )
+        rows = []
+        for each in self.plan.candidates:
+            memory = each.memory
+            sizes = (memory.weights, memory.gradients, memory.optimizer, memory.activations + memory.logits)
+            cells = [name_of(each), *map(gigabytes, (*sizes, memory.total))]
+            cells += [f"{each.tokens_per_second:,.0f}", f"{each.step.efficiency:.0%}"]
+            rows.append("".join(f"<td>{html.escape(cell)}</td>" for cell in cells))
+        head = "".join(f"<th>{each}</th>" for each in heads)
+        body = "".join(f"<tr>{row}</tr>" for row in rows)
+        model, checkpoint = self.plan.work.model, self.plan.checkpoint
+        words = [
+            f"{model.parameters / 1e9:.2f} billion parameters on {self.plan.gpus} x {self.plan.machine.name}",
+            *(
+                f"{each.what}: {gigabytes(each.bytes)} per GPU and step, {each.link}"
+                for each in self.plan.traffic
+            ),
+            f"checkpoint {gigabytes(checkpoint.bytes)}, one every {checkpoint.interval / 60:.0f} min",
+            *self.plan.notes,
+            ESTIMATE,
+        ]
+        said = "".join(f"<li>{html.escape(word)}</li>" for word in words)
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><ul>{said}</ul>"
+
+
+def plan(model: planning.Transformer | float, *, gpus: int, **options: Any) -> PlanTable:
+    """Lay a model's training out on GPUs: DP x TP x PP x ZeRO with memory, traffic, checkpoints and scaling.
+
+    Parameters
+    ----------
+    model
+        A `gipfel_extension.training.layout_plan.Transformer`, or a number of parameters such as ``7e9``.
+    gpus
+        GPUs in all; `gipfel_extension.training.layout_plan.plan` says the other options.
+
+    Raises
+    ------
+    GipfelError
+        A number can't be used, or nothing fits.
+    """
+    return PlanTable(planning.plan(model, gpus=gpus, **options))

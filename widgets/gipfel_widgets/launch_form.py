@@ -1,0 +1,216 @@
+"""Form of a launch cell: fields with defaults, and the arguments of ``%%launch`` that they stand for."""
+
+import os
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+import click
+import ipywidgets as ipw
+
+from gipfel_cluster.edf.lookup import list_edfs
+from gipfel_cluster.model import GipfelError
+from gipfel_extension.training.launches.allocation import granted_gpus
+from gipfel_extension.vetting.protocol_files import known_protocols
+
+from .launch_options import launch_command
+
+_MOST_NODES = 65536
+_KINDS = {"script": "Script", "module": "Module", "notebook": "Notebook", "code": "Code below"}
+_WIDE, _LABEL = {"width": "calc(100% - 8px)"}, {"description_width": "9em"}
+
+
+class LaunchForm:
+    """Fields for the most used options; the other options of ``%%launch`` can be given as text.
+
+    Parameters
+    ----------
+    given
+        Values by the names of the options, such as ``script``, ``nodes`` and ``gpus_per_node``; ``args``
+        and ``params`` go to the program, ``code`` is run where no program is named.
+
+    Raises
+    ------
+    GipfelError
+        There is no option of such a name, or a value does not fit its field.
+    """
+
+    def __init__(self, given: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> None:
+        environment = os.environ if environment is None else environment
+        self._box = ipw.VBox()
+        given = dict(given)
+        kind = next((each for each in ("script", "module", "notebook") if given.get(each)), None)
+        kind = kind or ("code" if given.get("code") else "script")
+        arguments, params = given.pop("args", ()), given.pop("params", {})
+        text = arguments if isinstance(arguments, str) else shlex.join(map(str, arguments))
+        said = params if isinstance(params, str) else "\n".join(f"{n}={_typed(v)}" for n, v in params.items())
+        nodes = str(given.pop("nodes", environment.get("SLURM_JOB_NUM_NODES", "1")))
+        fewest, _, most = nodes.rpartition(":")
+        try:
+            self._make_program(given, kind, text, said)
+            self._make_place(given, fewest, most, environment)
+        except (ValueError, TypeError) as error:
+            raise GipfelError(f"A value does not fit its field: {error}.", "See `%launch --help`.") from None
+        self._given = {name: value for name, value in given.items() if name not in self.fields}
+        self._more = _arguments_of(self._given)
+        self._arrange()
+        self.kind.observe(lambda _: self._arrange(), names="value")
+
+    def _make_program(self, given: dict[str, Any], kind: str, arguments: str, params: str) -> None:
+        named = [str(given.pop(each, "")) for each in ("script", "module", "notebook")]
+        target = next((each for each in named if each), "")
+        kinds = [(text, name) for name, text in _KINDS.items()]
+        self.kind = ipw.Dropdown(options=kinds, value=kind, **_layout("What", typed=False))
+        self.target = ipw.Text(target, placeholder="train.py", **_layout("File"))
+        self.code = ipw.Textarea(str(given.pop("code", "")), rows=6, **_layout("Code"))
+        self.arguments = ipw.Text(arguments, placeholder="--lr 0.1", **_layout("Arguments"))
+        self.params = ipw.Textarea(params, rows=2, placeholder="lr=0.1\nsteps=100", **_layout("Parameters"))
+
+    def _make_place(
+        self, given: dict[str, Any], fewest: str, most: str, environment: Mapping[str, str]
+    ) -> None:
+        self.nodes = _count(int(most), 1, "Nodes", "How many nodes the launch runs on")
+        self.fewest = _count(
+            int(fewest) if fewest else int(most),
+            1,
+            "Minimum nodes",
+            "The fewest nodes it starts with, or continues with",
+        )
+        gpus = int(given.pop("gpus_per_node", 0)) or granted_gpus(environment) or 1
+        self.gpus = _count(gpus, 1, "GPUs per node", "Ranks per node; without GPUs they compute on CPUs")
+        choices = {each.name: each.type for each in launch_command().params}
+        self.fields: dict[str, ipw.Widget] = {
+            "edf": ipw.Combobox(
+                value=str(given.get("edf", "")), options=_edfs(environment), placeholder="the job's own",
+                ensure_option=False, **_layout("Environment"),
+            ),
+            "launcher": _choice(choices["launcher"], given.get("launcher", "torchrun"), "Launcher"),
+            "restarts": _count(
+                int(given.get("restarts", 0)), 0, "Restarts", "How often failed ranks are started again"
+            ),
+            "vetting": ipw.Combobox(
+                value=str(given.get("vetting", "")), options=tuple(known_protocols(environment)),
+                placeholder="none", ensure_option=False, **_layout("Vet first"),
+            ),
+            "checkpoint": ipw.Text(
+                str(given.get("checkpoint", "")), placeholder="none", **_layout("Checkpoints in")
+            ),
+            "where": _choice(choices["where"], given.get("where", "auto"), "Where"),
+            "time": ipw.Text(str(given.get("time", "")), placeholder="1:00:00", **_layout("Time")),
+            "on_preempt": _choice(choices["on_preempt"], given.get("on_preempt", "requeue"), "If preempted"),
+        }  # fmt: skip
+
+    @property
+    def widget(self) -> ipw.Widget:
+        """Form as a widget."""
+        return self._box
+
+    def command_line(self) -> tuple[list[str], str]:
+        """Return the arguments of ``%%launch`` for the form's values, and the cell's own code.
+
+        Raises
+        ------
+        GipfelError
+            It does not name a program, or the arguments' quotes don't end.
+        """
+        kind = self.kind.value
+        self._check_program(kind)
+        nodes, fewest = self.nodes.value, min(self.fewest.value, self.nodes.value)
+        words = [
+            f"--nodes={nodes if fewest == nodes else f'{fewest}:{nodes}'}",
+            f"--gpus-per-node={self.gpus.value}",
+        ]
+        flags = {each.name: each.opts[-1] for each in launch_command().params}
+        for name, field in self.fields.items():
+            value = str(field.value)
+            if value and value != _default(name):
+                words.append(f"{flags[name]}={value}")
+        words += self._more
+        if kind in {"notebook", "code"}:
+            words += [f"--param={each}" for each in self.params.value.splitlines() if each.strip()]
+            return [*words, *([f"--notebook={self.target.value}"] if kind == "notebook" else ())], (
+                self.code.value if kind == "code" else ""
+            )
+        try:
+            arguments = shlex.split(self.arguments.value)
+        except ValueError as error:
+            raise GipfelError(f"The arguments can't be read: {error}.", "Check their quotes.") from None
+        return [*words, f"--{kind}={self.target.value}", "--", *arguments], ""
+
+    def _check_program(self, kind: str) -> None:
+        field = self.code if kind == "code" else self.target
+        if not field.value.strip():
+            fix = {
+                "script": "Name the script that every rank runs, such as train.py.",
+                "module": "Name the module that every rank runs, such as package.train.",
+                "notebook": "Name the notebook that every rank runs, such as train.ipynb.",
+                "code": "Type the code that every rank runs.",
+            }[kind]
+            raise GipfelError(f"The field {field.description!r} is empty.", fix)
+
+    def _arrange(self) -> None:
+        kind = self.kind.value
+        own = {"code": [self.code, self.params], "notebook": [self.target, self.params]}
+        what = own.get(kind, [self.target, self.arguments])
+        self.target.description = {"module": "Name", "notebook": "Notebook"}.get(kind, "File")
+        often = [self.nodes, self.fewest, self.gpus, self.fields["edf"]]
+        seldom = [self.fields[name] for name in self.fields if name != "edf"]
+        grid = ipw.Layout(grid_template_columns="repeat(auto-fill, minmax(280px, 1fr))", width="100%")
+        more = ipw.Accordion(
+            children=[ipw.GridBox(seldom, layout=grid)], titles=("More",), selected_index=None
+        )
+        children = [self.kind, *what, ipw.GridBox(often, layout=grid), more]
+        self._box.children = children
+
+
+def _layout(text: str, *, typed: bool = True) -> dict[str, Any]:
+    # Without a tooltip of its own, the page shows "null" for some of the fields.
+    look = {"description": text, "tooltip": text, "layout": dict(_WIDE), "style": dict(_LABEL)}
+    return {**look, "continuous_update": False} if typed else look
+
+
+def _count(value: int, least: int, text: str, tooltip: str) -> ipw.Widget:
+    look = {**_layout(text), "tooltip": tooltip}
+    return ipw.BoundedIntText(value, min=least, max=_MOST_NODES, **look)
+
+
+def _choice(kind: click.ParamType, value: Any, text: str) -> ipw.Widget:  # type: ignore[type-arg,unused-ignore]
+    look = _layout(text, typed=False)
+    return ipw.Dropdown(options=list(getattr(kind, "choices", ())), value=str(value), **look)
+
+
+def _default(name: str) -> str:
+    found = next(each.default for each in launch_command().params if each.name == name)
+    return "" if found is None else str(found)
+
+
+def _arguments_of(given: Mapping[str, Any]) -> list[str]:
+    """Return options that have no field, as arguments."""
+    known = {each.name: each for each in launch_command().params}
+    words = []
+    for name, value in given.items():
+        option = known.get(name)
+        if not isinstance(option, click.Option):
+            raise GipfelError(f"A launch has no option {name[:80]!r}.", "See `%launch --help`.")
+        flag = option.opts[-1]
+        if option.is_flag:
+            words += [flag] if value else list(option.secondary_opts[:1])
+        else:
+            several = isinstance(value, list | tuple) and option.multiple
+            words += [f"{flag}={each}" for each in (value if several else (value,))]
+    return words
+
+
+def _typed(value: Any) -> str:
+    import json  # noqa: PLC0415
+
+    from .launch_options import json_value  # noqa: PLC0415
+
+    return value if isinstance(value, str) else json.dumps(json_value(value))
+
+
+def _edfs(environment: Mapping[str, str]) -> tuple[str, ...]:
+    try:
+        return tuple(list_edfs(environment=environment))
+    except (OSError, GipfelError):
+        return ()

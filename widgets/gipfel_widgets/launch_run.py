@@ -1,0 +1,313 @@
+"""Launch from a cell: checked, started once, shown, and waited for where the session is not interactive.
+
+`run_magic` is ``%%launch`` and ``%launch``, `run_cell` what it shares with `LaunchCell`; a `LaunchView`
+shows the launch meanwhile.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from gipfel_cluster.model import GipfelError
+from gipfel_extension.training.launch import DryRun, Launch, running_same
+from gipfel_extension.training.launch import launch as start_launch
+from gipfel_extension.training.preflight import CheckOutcome
+
+from .launch_options import LaunchRequest, parse_line
+from .launch_static import FollowedLaunch, launch_html, launch_text
+from .output import Bundle, CellOutput, is_interactive
+
+#: The word of a launch that came to nothing before any rank began.
+NOT_STARTED = "not started"
+_PAPER_S = 5.0
+_LOOK_S = 0.2
+
+
+class LaunchFailedError(GipfelError):
+    """A launch that a cell waited for has failed; the cell's traceback is that of the first failing rank."""
+
+    def __init__(self, problem: str, fix: str, traceback: str = "") -> None:
+        super().__init__(problem, fix)
+        self.traceback = traceback
+
+    def _render_traceback_(self) -> list[str]:
+        return [*self.traceback.rstrip().splitlines(), str(self)] if self.traceback else [str(self)]
+
+
+class LaunchView(Protocol):
+    """A view of a launch: live as a widget, or static."""
+
+    def on_outcome(self, outcome: CheckOutcome) -> None:
+        """Show an outcome of the pre-flight."""
+
+    def on_planned(self, launch: Launch) -> None:
+        """Show a launch that is about to be checked."""
+
+    def set_status(self, word: str, sentence: str) -> None:
+        """Show a state and a sentence where there is nothing to follow."""
+
+    def follow(self, launch: Launch) -> None:
+        """Show a launch that was started."""
+
+    def static(self) -> Bundle:
+        """Return what a saved notebook keeps."""
+
+    def bundle(self) -> Bundle:
+        """Return what a cell holds meanwhile."""
+
+
+class StaticView:
+    """A launch without a frontend: plain documents, as an executed notebook keeps them."""
+
+    def __init__(self) -> None:
+        self.document: dict[str, Any] = {"word": "preflight", "preflight": []}
+        self.followed: FollowedLaunch | None = None
+
+    def on_outcome(self, outcome: CheckOutcome) -> None:
+        """Add an outcome of the pre-flight."""
+        self.document = {**self.document, "preflight": [*self.document["preflight"], outcome.model_dump()]}
+
+    def on_planned(self, launch: Launch) -> None:
+        """Set the launch that is about to be checked."""
+        self.document |= {"number": launch.state.number, "name": launch.state.name, "command": launch.command}
+
+    def set_status(self, word: str, sentence: str) -> None:
+        """Set a state and a sentence where there is nothing to follow."""
+        self.document = {**self.document, "word": word, "says": sentence}
+
+    def follow(self, launch: Launch) -> None:
+        """Set the launch that was started."""
+        self.followed = FollowedLaunch(launch)
+
+    def static(self) -> Bundle:
+        """Read the launch once more, and return it as text and HTML."""
+        lines: tuple[Any, ...] = ()
+        if self.followed is not None:
+            self.followed.poll()
+            self.document, lines = self.followed.document, tuple(self.followed.lines)
+        return {
+            "text/plain": launch_text(self.document, lines),
+            "text/html": launch_html(self.document, lines),
+        }
+
+    def bundle(self) -> Bundle:
+        """Return the same as `static`."""
+        return self.static()
+
+
+class _Cancelled(Exception):  # noqa: N818 - raised for a thread, never shown
+    pass
+
+
+def begin(
+    request: LaunchRequest, view: LaunchView, cancelled: threading.Event | None = None
+) -> tuple[Launch | None, bool]:
+    """Check and start a launch, and let a view follow it.
+
+    Returns
+    -------
+    Launch or None
+        None after a dry run.
+    bool
+        Whether it is one that ran already.
+
+    Raises
+    ------
+    GipfelError
+        It can't be started.
+    """
+
+    def check_cancelled() -> None:
+        if cancelled is not None and cancelled.is_set():
+            raise _Cancelled
+
+    def on_outcome(outcome: CheckOutcome) -> None:
+        check_cancelled()
+        view.on_outcome(outcome)
+
+    def on_planned(launch: Launch) -> None:
+        check_cancelled()
+        view.on_planned(launch)
+
+    directory = _here()
+    if not request.dry_run and not request.new:
+        same = running_same(request.spec, os.environ, directory)
+        if same is not None:
+            view.follow(same)
+            return same, True
+    try:
+        how: dict[str, Any] = {
+            "directory": directory,
+            "dry_run": request.dry_run,
+            "kill_holders": request.free,
+        }
+        made = start_launch(request.spec, os.environ, **how, on_outcome=on_outcome, on_planned=on_planned)
+    except _Cancelled:
+        view.set_status(NOT_STARTED, "It was cancelled before it started.")
+        return None, False
+    except GipfelError:
+        # Why, the caller says.
+        view.set_status(NOT_STARTED, "")
+        raise
+    if isinstance(made, DryRun):
+        failed = any(each.verdict == "fail" for each in made.preflight)
+        view.set_status("check failed" if failed else "checked", "Nothing was started: this was a check.")
+        return None, False
+    view.follow(made)
+    return made, False
+
+
+def run_cell(
+    request: LaunchRequest, output: CellOutput, view: LaunchView, *, attended: bool
+) -> Launch | None:
+    """Carry out a cell's request; return at once in an interactive session, else when the launch ends.
+
+    ``--wait`` and ``--no-wait`` override that.
+
+    Raises
+    ------
+    GipfelError
+        It can't be started, or it was waited for and has failed.
+    """
+    output.show(view.bundle())
+    try:
+        launch, same = _begin_on_thread(request, view)
+    except BaseException:
+        output.show(view.static())
+        raise
+    if launch is None:
+        output.show(view.static())
+        return None
+    if attended:
+        # Which launch it is, so that a saved notebook shows it without this kernel.
+        output.show(view.bundle())
+    if same:
+        # Not in the output, which later ones replace.
+        print(  # noqa: T201 - what a cell says
+            f"Launch {launch.folder.name} is the same and is already running: this is it. "
+            "--new starts another one beside it."
+        )
+    wait = request.wait if request.wait is not None else not attended
+    if wait:
+        _wait(launch, view, output)
+    elif attended:
+        replace_at_end(launch, view, output)
+    else:
+        # Nothing replaces this output later: it says how the launch began.
+        output.show(view.static())
+    return launch
+
+
+def replace_at_end(launch: Launch, view: LaunchView, output: CellOutput) -> None:
+    """Replace the live view by a static one when the launch has ended, so that a saved notebook keeps it."""
+
+    def watch() -> None:
+        pause = _LOOK_S
+        while not _ended(launch):
+            time.sleep(pause)
+            pause = min(1.0, pause * 1.2)
+        time.sleep(2 * _LOOK_S)  # for the view's own last look
+        output.show(view.static())
+
+    threading.Thread(target=watch, name="gipfel-launch-end", daemon=True).start()
+
+
+def _wait(launch: Launch, view: LaunchView, output: CellOutput) -> None:
+    shown = 0.0
+    try:
+        while not _ended(launch):
+            if time.monotonic() - shown > _PAPER_S and isinstance(view, StaticView):
+                output.show(view.static())
+                shown = time.monotonic()
+            time.sleep(_LOOK_S)
+    except KeyboardInterrupt:
+        number = launch.folder.name
+        raise GipfelError(
+            f"The cell was interrupted; launch {number} keeps running.",
+            f"`launch({number})` shows it, `launch({number}).stop()` ends it.",
+        ) from None
+    output.show(view.static())
+    state = launch.state
+    if state.outcome != "completed":
+        why = str(state.failure) if state.failure else state.reason or state.outcome
+        raise LaunchFailedError(
+            f"Launch {state.number} {state.outcome or 'failed'}: {why}",
+            f"All of its log: `gipfel launch logs {state.number}`.",
+            state.failure.traceback if state.failure else "",
+        )
+
+
+def _ended(launch: Launch) -> bool:
+    try:
+        return launch.state.ended
+    except GipfelError:
+        return not launch.folder.exists()
+
+
+def _begin_on_thread(request: LaunchRequest, view: LaunchView) -> tuple[Launch | None, bool]:
+    """Run `begin` beside the kernel's own event loop; an interrupt cancels it before anything runs."""
+    cancelled = threading.Event()
+    box: list[tuple[Launch | None, bool]] = []
+    failed: list[BaseException] = []
+    work: Callable[[], Any] = lambda: box.append(begin(request, view, cancelled))  # noqa: E731
+
+    def guarded() -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - raised by the cell
+            failed.append(error)
+
+    thread = threading.Thread(target=guarded, name="gipfel-launch-start", daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(_LOOK_S)
+    except KeyboardInterrupt:
+        cancelled.set()
+        thread.join(60)
+        if box and box[0][0] is not None:
+            number = box[0][0].folder.name
+            raise GipfelError(
+                f"Launch {number} was started before the interrupt.", "It keeps running."
+            ) from None
+        raise GipfelError("The launch was cancelled before it started.") from None
+    if failed:
+        raise failed[0]
+    return box[0]
+
+
+def _here() -> Path:
+    try:
+        return Path.cwd()
+    except OSError as error:
+        raise GipfelError("The folder that the kernel is in is gone.", "Go to another one.") from error
+
+
+def run_magic(shell: Any, line: str, cell: str = "") -> None:
+    """Carry out the magic in an IPython shell.
+
+    Raises
+    ------
+    GipfelError
+        The line can't be understood, or the launch can't be started or was waited for and has failed.
+    """
+    variables: dict[str, Any] = shell.user_ns
+    request = parse_line(line, cell, variables)
+    if request is None:
+        return
+    attended = is_interactive()
+    launched = run_cell(request, CellOutput(), view_for(attended=attended), attended=attended)
+    # As `_` is the last value: later cells wait for it and read it.
+    variables["_launch"] = launched
+
+
+def view_for(*, attended: bool) -> LaunchView:
+    """Return the live view where a user is present, else a static one."""
+    if not attended:
+        return StaticView()
+    from .launch_widget import LaunchWidget  # noqa: PLC0415 - widgets need a frontend
+
+    return LaunchWidget()

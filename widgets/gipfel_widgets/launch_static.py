@@ -1,0 +1,326 @@
+"""Launches without script or kernel: as text and HTML of a saved notebook, a table, a terminal.
+
+`FollowedLaunch` reads a launch again and again, `launch_text` and `launch_html` render what it found,
+`launches` lists those that were started before.
+"""
+
+import contextlib
+import html
+import os
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from gipfel_cluster.model import GipfelError, counted
+from gipfel_extension.training.launch import Launch
+from gipfel_extension.training.launch_summary import TRACE_HELP, TRACE_VIEWER, flight_lines, summarize
+from gipfel_extension.training.launches.folder import find_folder, known_folders
+from gipfel_extension.training.launches.logs import ErrorLines, LogRow, tail_cursor
+from gipfel_extension.training.launches.score import launch_score, launch_since
+
+_MOST_LINES = 200
+_MOST_RANKS = 8
+_WIDTH, _HEIGHT = 120, 24
+#: Readable on white and on black; a word is beside each.
+COLOURS = ("#1f77b4", "#2e8b57", "#b26a00", "#a64ca6", "#c0392b", "#0f8a8a", "#7a6f00", "#7d6bd0")
+_SHAPES = {
+    "completed": "✓", "failed": "✗", "lost": "✗", "stopped": "■", "timeout": "✗", "preempted": "◇",
+    "running": "●", "queued": "○", "vetting": "◐", "preflight": "◐", "silent": "?",
+    "not started": "✗", "checked": "✓", "check failed": "✗",
+}  # fmt: skip
+MARKS = {"pass": "✓", "warn": "⚠", "fail": "✗", "unknown": "?"}
+MOST_LINES = 2000
+_SHORTEST_S = 0.4
+_SHARE = 0.05
+_SCORE_S = 15.0
+_MOST = 50
+
+
+def headline(document: dict[str, Any]) -> str:
+    """Return one line: name of the launch, its state, where it runs, its progress."""
+    word = str(document.get("word", "preflight"))
+    which = " ".join(f"{document[each]}" for each in ("number", "name") if document.get(each))
+    words = [f"{_SHAPES.get(word, '·')} launch{f' {which}' if which else ''}: {word}"]
+    if document.get("node_count"):
+        words.append(f"{counted(document['node_count'], 'node')}, {counted(document['ranks'], 'rank')}")
+    words += figures(document)
+    return " · ".join(words)
+
+
+def figures(document: dict[str, Any]) -> list[str]:
+    """Return step, pace, rate, loss, score and restarts as words; unknown ones are left out."""
+    progress, course = document.get("progress") or {}, document.get("course") or {}
+    found = []
+    if progress.get("step") is not None:
+        total = f"/{progress['total']:,.0f}" if progress.get("total") else ""
+        found.append(f"step {progress['step']:,.0f}{total}")
+    if course.get("rate") is not None:
+        found.append(f"{course['rate']:,.0f} {course['rate_name'].removesuffix('_per_s')}/s")
+    if course.get("steps_per_s"):
+        found.append(f"{course['steps_per_s']:.2g} steps/s")
+    if course.get("losses"):
+        found.append(f"loss {course['losses'][-1][1]:.4g}")
+    if document.get("score") is not None:
+        found.append(f"score {document['score']:.0f} of 100")
+    if document.get("restarts"):
+        found.append(f"restarts {document['restarts']}")
+    return found
+
+
+def launch_text(document: dict[str, Any], lines: Sequence[LogRow] = ()) -> str:
+    """Return the launch as plain text; the log's last lines below it."""
+    said = [headline(document)]
+    if document.get("says"):
+        said.append(f"  {document['says']}")
+    said += [f"  {_outcome(each)}" for each in document.get("preflight", ())]
+    said += [f"  {each}" for each in document.get("command", "").splitlines()]
+    said += [f"  {each}" for each in document.get("traceback", "").splitlines()]
+    said += [f"r{rank} | {text}" for rank, text, _, _ in list(lines)[-20:]]
+    return "\n".join(said)
+
+
+def launch_html(document: dict[str, Any], lines: Sequence[LogRow] = ()) -> str:
+    """Return the launch as HTML without script: the command, the logs of all ranks and of each unfold."""
+    e = html.escape
+    parts = [f"<strong>{e(headline(document))}</strong>{_bar(document)}{_curve(document)}"]
+    if document.get("says"):
+        parts.append(f"<div>{e(str(document['says']))}</div>")
+    if document.get("preflight"):
+        outcomes = " ".join(f"<li>{e(_outcome(each))}</li>" for each in document["preflight"])
+        parts.append(_fold("pre-flight", f"<ul>{outcomes}</ul>"))
+    if document.get("command"):
+        parts.append(_fold("the exact command", f"<pre>{e(document['command'])}</pre>"))
+    if document.get("traceback"):
+        rank = (document.get("failure") or {}).get("rank", "?")
+        traceback = f"<pre>{e(document['traceback'])}</pre>"
+        parts.append(_fold(f"traceback of rank {rank}, the first that failed", traceback, unfolded=True))
+    if document.get("flight"):
+        said = "".join(f"<li>{e(each)}</li>" for each in document["flight"])
+        parts.append(_fold("torch's flight recorder", f"<ul>{said}</ul>"))
+    parts += _logs(lines)
+    parts.append(_places(document))
+    return f"<div>{''.join(parts)}</div>"
+
+
+def _logs(lines: Sequence[LogRow]) -> list[str]:
+    ranks = sorted({line[0] for line in lines})
+    folds = [("log of all ranks", list(lines))]
+    if len(ranks) > 1:
+        folds += [
+            (f"rank {rank}", [each for each in lines if each[0] == rank]) for rank in ranks[:_MOST_RANKS]
+        ]
+    if errors := [each for each in lines if each[3]]:
+        folds.append(("errors", errors))
+    found = []
+    for title, held in folds:
+        if held:
+            shown = held[-_MOST_LINES:]
+            more = f", the last {len(shown)}" if len(shown) < len(held) else ""
+            body = "\n".join(_line(each) for each in shown)
+            clock = ", times in UTC" if any(each[2] for each in shown) else ""
+            found.append(_fold(f"{title} ({len(held)} lines{more}{clock})", f"<pre>{body}</pre>"))
+    return found
+
+
+def _line(row: LogRow) -> str:
+    rank, text, time_ms, _ = row
+    when = time.strftime("%H:%M:%S ", time.gmtime(time_ms / 1000)) if time_ms else " " * len("00:00:00 ")
+    colour = COLOURS[rank % len(COLOURS)]
+    return f'{when}<span style="color:{colour}">r{rank} |</span> {html.escape(text)}'
+
+
+def _fold(title: str, body: str, *, unfolded: bool = False) -> str:
+    return f"<details{' open' if unfolded else ''}><summary>{html.escape(title)}</summary>{body}</details>"
+
+
+def _bar(document: dict[str, Any]) -> str:
+    fraction = (document.get("progress") or {}).get("fraction")
+    if fraction is None:
+        return ""
+    return f' <progress max="1" value="{fraction:.3f}">{fraction:.0%}</progress> {fraction:.0%}'
+
+
+def _curve(document: dict[str, Any]) -> str:
+    losses = (document.get("course") or {}).get("losses") or ()
+    if len(losses) < 2:
+        return ""
+    values = [each[1] for each in losses]
+    low, high = min(values), max(values)
+    points = " ".join(
+        f"{_WIDTH * index / (len(values) - 1):.1f},"
+        f"{2 + (_HEIGHT - 4) * (high - value) / ((high - low) or 1):.1f}"
+        for index, value in enumerate(values)
+    )
+    label = f"loss from {values[0]:.4g} to {values[-1]:.4g}"
+    line = f'<polyline points="{points}" fill="none" stroke="#1f77b4" stroke-width="1.5"/>'
+    return f' <svg width="{_WIDTH}" height="{_HEIGHT}" role="img" aria-label="{label}">{line}</svg>'
+
+
+def _places(document: dict[str, Any]) -> str:
+    folder = str(document.get("folder", ""))
+    said = [f"folder {folder}"] if folder else []
+    if document.get("notebook"):
+        said.append(f"executed notebook {folder}/notebook.ipynb")
+    if document.get("dumps"):
+        said.append(f"flight recorder's dumps in {folder}/flight_recorder")
+    shown = html.escape(" · ".join(said))
+    if document.get("traces"):
+        ranks = ", ".join(f"rank {rank}" for rank in document["traces"])
+        link = f'<a href="{TRACE_VIEWER}" target="_blank" rel="noopener noreferrer">Perfetto</a>'
+        where = html.escape(f"{folder}/profile")
+        shown += f"<div>profiler traces ({ranks}) in {where} open in {link}. {html.escape(TRACE_HELP)}</div>"
+    return f"<small>{shown}</small>"
+
+
+def _outcome(outcome: dict[str, Any]) -> str:
+    fix = f" {outcome['fix']}" if outcome.get("fix") and outcome["verdict"] != "pass" else ""
+    return f"{MARKS.get(outcome['verdict'], '·')} {outcome['check']}: {outcome['message']}{fix}"
+
+
+class FollowedLaunch:
+    """A launch, read at a pace that costs a kernel little.
+
+    Parameters
+    ----------
+    launch
+        It may be anywhere between its pre-flight and its end.
+    """
+
+    def __init__(self, launch: Launch) -> None:
+        self.launch = launch
+        self.document: dict[str, Any] = {}
+        self.lines: deque[LogRow] = deque(maxlen=MOST_LINES)
+        self._cursor = tail_cursor(launch.folder)
+        self._errors = ErrorLines()
+        self._score: dict[str, Any] | None = None
+        self._score_after = 0.0
+        self._told: str | None = None
+        self.pause_s = _SHORTEST_S
+
+    def poll(self) -> tuple[bool, list[LogRow]]:
+        """Read once; return whether the document has changed, and the lines that are new."""
+        began = time.thread_time()
+        document = self._document()
+        page = self.launch.logs(self._cursor)
+        self._cursor = page.cursor
+        fresh = self._errors.marked(page.lines)[-MOST_LINES:]
+        self.lines.extend(fresh)
+        self.pause_s = max(_SHORTEST_S, (time.thread_time() - began) / _SHARE)
+        document |= self._scored(ended=document.get("phase") == "ended", says=document.get("says", ""))
+        changed, self.document = document != self.document, document
+        return changed, fresh
+
+    @property
+    def ended(self) -> bool:
+        """True where the launch has ended."""
+        return self.document.get("phase") == "ended"
+
+    def lines_of(self, rank: int | None) -> list[LogRow]:
+        """Return the end of the log: the lines kept, or more of one rank."""
+        if rank is None:
+            return list(self.lines)
+        cursor = tail_cursor(self.launch.folder, ranks=(rank,))
+        page = self.launch.logs(cursor, ranks=(rank,))
+        return ErrorLines().marked(page.lines)[-MOST_LINES:]
+
+    def _document(self) -> dict[str, Any]:
+        try:
+            document = summarize(self.launch)
+        except GipfelError as error:
+            return {**self.document, "says": str(error), "word": "silent"}
+        # These change every few seconds, are not shown, and would be a message each time.
+        for name in ("updated_ns", "run"):
+            document.pop(name, None)
+        if document["phase"] == "ended":
+            document["flight"] = flight_lines(self.launch.folder)
+        return document
+
+    def _scored(self, *, ended: bool, says: str) -> dict[str, Any]:
+        """Return the score, which takes long with many GPUs and has a pace of its own."""
+        if ended or time.monotonic() >= self._score_after:
+            began = time.thread_time()
+            with contextlib.suppress(GipfelError):
+                self._score = launch_score(self.launch.state, self.launch.folder)
+            pause = max(_SCORE_S, (time.thread_time() - began) / _SHARE)
+            self._score_after = time.monotonic() + pause
+        score = self._score or {}
+        found = {"score": score.get("score"), "bottleneck": score.get("bottleneck")}
+        # Where there is nothing else to say of the end.
+        return {**found, "says": self._since()} if ended and not says else found
+
+    def _since(self) -> str:
+        """Return what became of the advice of the launch before; empty where there was none."""
+        if self._told is None:
+            self._told = ""
+            with contextlib.suppress(GipfelError):
+                since = launch_since(self.launch.folder, os.environ)
+                self._told = " ".join(since.lines) if since is not None else ""
+        return self._told
+
+
+class LaunchList:
+    """Launches, the newest first, shown as a table."""
+
+    def __init__(self, found: list[Launch]) -> None:
+        self._found = found
+
+    def __iter__(self) -> Iterator[Launch]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __getitem__(self, index: int) -> Launch:
+        return self._found[index]
+
+    def __repr__(self) -> str:
+        rows = [_row(each) for each in self._found]
+        return "\n".join("  ".join(row) for row in rows) or "There is no launch yet."
+
+    def _repr_html_(self) -> str:
+        if not self._found:
+            return "There is no launch yet: <code>%%launch</code> or <code>LaunchCell()</code> starts one."
+        heads = ("launch", "state", "what", "ranks", "progress", "")
+        head = "".join(f"<th>{each}</th>" for each in heads)
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in _row(each)) + "</tr>"
+            for each in self._found
+        )
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def launches(*, everywhere: bool = True) -> LaunchList:
+    """Return the newest launches: of all runs, or of this kernel's run alone."""
+    folders = known_folders(os.environ, everywhere=everywhere)
+    return LaunchList([Launch(each) for each in reversed(folders[-_MOST:])])
+
+
+def launch_of(which: int | str = "") -> Launch:
+    """Return a launch by its number, ``RUN/N`` or its folder; the newest one where nothing is given.
+
+    Raises
+    ------
+    GipfelError
+        There is none.
+    """
+    if which == "":
+        known = known_folders(os.environ, everywhere=True)
+        if known:
+            return Launch.open(known[-1])
+    return Launch.open(find_folder(str(which), os.environ))
+
+
+def _row(launch: Launch) -> tuple[str, ...]:
+    try:
+        shown: dict[str, Any] = summarize(launch)
+    except GipfelError as error:
+        return (launch.folder.name, "unreadable", "", "", "", str(error))
+    return (
+        shown["id"],
+        shown["word"],
+        shown["title"],
+        str(shown["ranks"]),
+        " · ".join(figures(shown)),
+        shown["says"],
+    )

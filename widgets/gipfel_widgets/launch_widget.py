@@ -1,0 +1,161 @@
+"""Live view of a launch in a cell; its browser half is ``launch.js``."""
+
+import atexit
+import threading
+import weakref
+from pathlib import Path
+from typing import Any
+
+import traitlets
+
+from gipfel_cluster.model import GipfelError
+from gipfel_cluster.workloads.places import workload_id
+from gipfel_extension.telemetry.figures.saved import CLOCK_SCRIPT
+from gipfel_extension.training.launch import Launch
+from gipfel_extension.training.launches.logs import LogRow
+from gipfel_extension.training.preflight import CheckOutcome, Holder
+
+from .launch_static import FollowedLaunch, launch_html, launch_text
+from .live import LiveWidget
+from .output import run_sync, widget_bundle
+
+_BESIDE = Path(__file__).parent
+#: Lines of one message at most; what is older is in the log's file.
+_MOST_SENT = 500
+_END_S = 3.0
+_EMPTY: dict[str, Any] = {"phase": "preflight", "word": "preflight", "says": "", "preflight": []}
+
+
+class LaunchWidget(LiveWidget):
+    """A launch while it runs: phases, progress, the merged log with a filter, and a button that stops it.
+
+    A thread reads the launch's folder until the launch ends; the launch needs neither it nor the kernel.
+    """
+
+    # One module for the browser, which can't fetch a second one from here.
+    _esm = "\n".join(path.read_text() for path in (CLOCK_SCRIPT, _BESIDE / "launch.js"))
+    _css = _BESIDE / "launch.css"
+
+    document = traitlets.Dict(_EMPTY).tag(sync=True)
+
+    def __init__(self) -> None:
+        #: Who holds GPUs of what was checked last.
+        self.held: tuple[Holder, ...] = ()
+        self._followed: FollowedLaunch | None = None
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        super().__init__()
+        self.on_msg(self._answer)
+
+    @property
+    def launch(self) -> Launch | None:
+        """Launch that is shown; None before it is planned."""
+        return None if self._followed is None else self._followed.launch
+
+    def on_outcome(self, outcome: CheckOutcome) -> None:
+        """Show an outcome of the pre-flight as soon as it is there."""
+        self.held = outcome.holders or self.held
+        self.document = {
+            **self.document,
+            "preflight": [*self.document.get("preflight", ()), outcome.model_dump()],
+        }
+
+    def set_status(self, word: str, sentence: str) -> None:
+        """Show a sentence where there is nothing to follow: it came no further than its pre-flight."""
+        self.document = {**self.document, "word": word, "phase": "preflight", "says": sentence}
+
+    def on_planned(self, launch: Launch) -> None:
+        """Show the exact command that is about to be checked and started."""
+        self.held = ()
+        try:
+            command = launch.command
+        except (OSError, UnicodeDecodeError):
+            command = ""
+        state = launch.state
+        known = {"number": state.number, "name": state.name, "title": state.title, "ranks": state.ranks}
+        self.document = {**_EMPTY, **known, "command": command, "folder": str(launch.folder)}
+
+    def follow(self, launch: Launch) -> None:
+        """Show a launch from now on; what was followed before is left to itself."""
+        self.rest()
+        self._ended = threading.Event()
+        self._followed = FollowedLaunch(launch)
+        self._thread = threading.Thread(
+            target=_follow,
+            args=(weakref.ref(self), self._followed, self._ended),
+            name="gipfel-launch",
+            daemon=True,
+        )
+        self._thread.start()
+        atexit.register(self._ended.set)
+
+    def rest(self) -> None:
+        """Stop following; the launch keeps running."""
+        self._ended.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_END_S)
+
+    def static(self) -> dict[str, Any]:
+        """Return what a saved notebook keeps."""
+        lines = () if self._followed is None else tuple(self._followed.lines)
+        return {
+            "text/plain": launch_text(self.document, lines),
+            "text/html": launch_html(self.document, lines),
+        }
+
+    def bundle(self) -> dict[str, Any]:
+        """Return what a cell holds while the widget lives."""
+        launch = self.launch
+        return {**self.static(), **widget_bundle(self.model_id, workload_id(launch.folder) if launch else "")}
+
+    def close(self) -> None:
+        """Remove the view from the page; the launch keeps running."""
+        # Deleting a half-made widget calls this too.
+        if hasattr(self, "_thread"):
+            self.rest()
+        super().close()
+
+    def stop_launch(self) -> None:
+        """End the ranks, and nothing else."""
+        launch = self.launch
+        if launch is None:
+            return
+        try:
+            run_sync(launch.stop)
+        except GipfelError as error:
+            self.send({"type": "said", "text": str(error)})
+
+    def _answer(self, _: object, content: Any, __: object) -> None:
+        kind = content.get("type") if isinstance(content, dict) else None
+        if kind == "stop":
+            threading.Thread(target=self.stop_launch, name="gipfel-stop", daemon=True).start()
+        elif kind == "logs" and self._followed is not None:
+            rank = content.get("rank")
+            rank = rank if isinstance(rank, int) and rank >= 0 else None
+            self._send_lines(self._followed.lines_of(rank), first=True, rank=rank)
+
+    def _send_lines(self, lines: list[LogRow], *, first: bool, rank: int | None = None) -> None:
+        self.send({"type": "logs", "first": first, "rank": rank, "lines": lines[-_MOST_SENT:]})
+
+    def _publish(self, followed: FollowedLaunch, fresh: list[LogRow], *, changed: bool) -> None:
+        """Send what is new; on the thread that follows."""
+        if changed:
+            self.document = followed.document
+        if fresh:
+            self._send_lines(fresh, first=False)
+
+
+def _follow(view: "weakref.ref[LaunchWidget]", followed: FollowedLaunch, ended: threading.Event) -> None:
+    while not ended.is_set():
+        try:
+            changed, fresh = followed.poll()
+        except OSError:
+            changed, fresh = False, []
+        shown = view()
+        if shown is None or ended.is_set():
+            return
+        shown._publish(followed, fresh, changed=changed)  # noqa: SLF001 - the view's own thread
+        del shown
+        if followed.ended and not fresh:
+            return
+        ended.wait(followed.pause_s)

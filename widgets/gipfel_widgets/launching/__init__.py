@@ -1,1 +1,0 @@
-"""Launch cells: distributed training from a notebook, by a magic or a form; found again after a restart."""

@@ -1,0 +1,110 @@
+"""Outputs in cells: what a view shows, how it is replaced, and whether the session is interactive."""
+
+import asyncio
+import sys
+import threading
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+Bundle = dict[str, Any]
+#: What the lab extension's renderer of saved widgets is registered for.
+LIVE = "application/vnd.gipfel.live+json"
+
+
+def widget_bundle(model_id: str, launch: str = "") -> Bundle:
+    """Return what JupyterLab prefers to a figure and an image beside it.
+
+    Where the lab extension is installed, those are shown as the saved view until the widget's model is found;
+    of a launch, by its id, rather what the notebook server knows of it.
+    """
+    view = {"version_major": 2, "version_minor": 1, "model_id": model_id}
+    return {"application/vnd.jupyter.widget-view+json": view, LIVE: {"launch": launch} if launch else {}}
+
+
+class ViewOutput:
+    """Outputs of one view under one name, so that all of them can be replaced."""
+
+    def __init__(self) -> None:
+        self._name = ""
+
+    def __bool__(self) -> bool:
+        return self._name != ""
+
+    def show(self, bundle: Bundle) -> None:
+        """Show it in the cell that is running."""
+        from IPython.display import display  # noqa: PLC0415 - only where there is a notebook
+
+        self._name = self._name or f"gipfel-{uuid.uuid4().hex}"
+        display(bundle, raw=True, display_id=self._name)  # type: ignore[no-untyped-call]
+
+    def replace(self, bundle: Bundle) -> None:
+        """Replace the view wherever it was shown."""
+        from IPython.display import update_display  # noqa: PLC0415 - only where there is a notebook
+
+        if self:
+            update_display(bundle, raw=True, display_id=self._name)  # type: ignore[no-untyped-call]
+
+
+def is_interactive() -> bool:
+    """Return whether a frontend can be asked for input, which papermill's can't."""
+    try:
+        from IPython.core.getipython import get_ipython  # noqa: PLC0415 - a script has none
+    except ImportError:
+        return False
+    kernel = getattr(get_ipython(), "kernel", None)
+    if kernel is None:
+        return False
+    try:
+        content = kernel.get_parent("shell").get("content", {})
+    except Exception:  # noqa: BLE001 - whatever another kernel's own way is
+        return False
+    return content.get("allow_stdin") is True
+
+
+class CellOutput:
+    """One output of a cell, which later ones replace."""
+
+    def __init__(self) -> None:
+        self._shown = ViewOutput()
+
+    def show(self, bundle: Bundle) -> None:
+        """Show it in place of the output before."""
+        if not in_notebook():
+            sys.stdout.write(bundle["text/plain"] + "\n")
+        elif self._shown:
+            self._shown.replace(bundle)
+        else:
+            self._shown.show(bundle)
+
+
+def in_notebook() -> bool:
+    """Return whether outputs are kept in a notebook."""
+    try:
+        from IPython.core.getipython import get_ipython  # noqa: PLC0415 - a script has none
+    except ImportError:
+        return False
+    return getattr(get_ipython(), "kernel", None) is not None
+
+
+def run_sync(work: Callable[[], Any]) -> Any:
+    """Run work that has an event loop of its own, also in a kernel, whose thread has one already."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return work()
+    box: list[Any] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            box.append(work())
+        except BaseException as error:  # noqa: BLE001 - raised where it was asked for
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="gipfel-run_sync", daemon=True)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return box[0]
